@@ -498,6 +498,34 @@ class Plan:
 
         return write_certificate(path, self, graph, hardware, time_limit_s)
 
+    def certify_vipr(self, path: str | Path, graph: Graph, hardware: Hardware, *, time_limit_s: float = 60.0) -> float:
+        """Write a proof of a lower bound in VIPR's format, which tools such as viprchk check.
+
+        Parameters
+        ----------
+        path
+            The file to write, as text.
+        graph, hardware
+            What the plan is for.
+        time_limit_s
+            Seconds to look for a tree. Where they end first, the file proves what one linear program says.
+
+        Returns
+        -------
+        float
+            The bound that the file proves, in seconds (`memory`: bytes): the plan's, or a lower one where a tree of
+            programs does not reach it.
+
+        Raises
+        ------
+        InvalidPlan
+            The plan has no schedule, or one that is not feasible in exact arithmetic, or is for `throughput`, a
+            training pipeline, chunks, scattered ops or pipelines on devices that share a resource.
+        """
+        from rlinit.certificates import write_vipr
+
+        return write_vipr(path, self, graph, hardware, time_limit_s)
+
     def to_trace(self, path: str | Path) -> None:
         """Write the plan as trace JSON for Perfetto; see `rlinit.exporters.to_trace`, which can show more."""
         from rlinit.exporters import to_trace

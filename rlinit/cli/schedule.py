@@ -56,7 +56,9 @@ class Schedule:
     certify: Path | None = None
     """Write plan, graph, hardware and a proof of the bound into this folder, for `rlinit verify FOLDER`."""
     certify_s: float = 60.0
-    """With --certify: seconds to look for a proof, beside those of the time limit."""
+    """With --certify or --certify-vipr: seconds to look for a proof, beside those of the time limit."""
+    certify_vipr: Path | None = None
+    """Write a proof of a bound in VIPR's format here, for viprchk; in up to --certify-s seconds more."""
     json: bool = False
     """Print the plan as JSON instead of tables."""
     explain: bool = False
@@ -101,16 +103,19 @@ def schedule_model(command: Schedule, notes: Console) -> int:
     began = time.monotonic()
     if not command.certify_s > 0:
         raise RlinitError(f"certify_s is {command.certify_s}; expected seconds > 0 (--certify-s)")
+    if command.certify_vipr is not None and command.solving.objective == "throughput":
+        raise RlinitError("--certify-vipr: there are proofs of latency, pipelines and memory, not of throughput")
     options, hardware = command.solving, load_hardware(command.hw)
-    if command.certify is not None:
+    if command.certify is not None or command.certify_vipr is not None:
         from rlinit.certificates import uncertified
 
         marks = {"training": options.training is not None, "scattered": options.chunks > 1 or not options.contiguous}
         if why := uncertified(hardware, options.objective, **marks, activations=options.activations):
-            raise RlinitError(f"--certify: {why}")
+            raise RlinitError(f"{'--certify-vipr' if command.certify is None else '--certify'}: {why}")
+    if command.certify is not None:
         command.certify.mkdir(parents=True, exist_ok=True)
     folder = command.certify and command.certify / "plan.json"
-    check_targets(command.out, command.plot, folder, command.solving.checkpoint)
+    check_targets(command.out, command.plot, folder, command.certify_vipr, command.solving.checkpoint)
     check_endings(command.plot, "--plot", *PICTURES)
     start = Plan.load(options.agent) if options.agent.endswith(".json") else None
     solving.phases.check_method(options if start is None else dataclasses.replace(options, agent="auto"))
@@ -147,6 +152,10 @@ def _give(plan: Plan, command: Schedule, graph: Graph, hardware: Hardware, notes
         whole = hardware.with_stages(plan.num_stages // plan.chunks) if plan.stages else hardware
         if command.certify is not None and plan.assignment is not None:
             _certify(plan, command, graph, whole, notes)
+        if command.certify_vipr is not None and plan.assignment is not None:
+            proven = plan.certify_vipr(command.certify_vipr, graph, whole, time_limit_s=command.certify_s)
+            told = [show_value(each, plan.objective) for each in (proven, (plan.bounds or (0.0,))[0])]
+            notes.print(f"{command.certify_vipr} proves a bound of {told[0]}; the plan's is {told[1]}")
     except (OSError, InvalidPlan) as problem:
         notes.print(f"[bold red]rlinit:[/] {escape_markup(str(problem))}", highlight=False)
         code = EXIT_INPUT

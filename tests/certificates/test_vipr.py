@@ -1,0 +1,197 @@
+"""Proofs in VIPR's format: a checker written from its specification accepts them, and they say nothing false."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlinit
+from rlinit.budget import Budget
+from rlinit.certificates import check, write_vipr
+from rlinit.certificates.vipr import LatencyProgram, Program, Proof, StageProgram
+from rlinit.cli.main import main
+from rlinit.errors import InvalidPlan
+from tests.certificates import vipr_checker
+from tests.certificates.test_check import GRAPH, MESH, STAGES, can_be_tried, costs_of
+from tests.properties import fuzz
+
+
+def text_of(proof: Proof) -> str:
+    """Return the file of a proof."""
+    return "\n".join(proof.lines(["a comment"])) + "\n"
+
+
+@pytest.mark.parametrize("first", range(0, 240, 80))
+def test_the_optimum_is_proven_and_nothing_above(first: int) -> None:
+    """Programs of random problems prove brute force's optimum where they know all of a cost, and never more."""
+    tried = reached = 0
+    for number in range(first, first + 80):
+        case = fuzz.draw(number, seed=41)
+        objective = case.options["objective"]
+        if objective == "throughput" or not can_be_tried(case):
+            continue
+        best = fuzz.optimum(case)
+        if not best or not best[0]:
+            continue
+        costs, value = costs_of(case, 0, ()), Fraction(best[0])
+        for goal in (value * (1 - check.ROUNDING), value * (1 + 3 * check.ROUNDING) + Fraction(1, 10**30)):
+            program: Program = StageProgram(costs)
+            if objective == "latency":
+                program = LatencyProgram(costs, goal, value * 2, 5.0)
+            units = Fraction(-(-goal // program.unit)) if objective == "latency" else goal
+            proof = Proof(program, units, Budget(5.0))
+            done = proof.run()
+            proven = vipr_checker.check(text_of(proof)).least * program.unit
+            assert proven == proof.goal * program.unit <= value * (1 + 2 * check.ROUNDING), case
+            assert not done or goal <= value, case
+            reached += done
+        tried += 1
+    assert tried > 20
+    assert reached > tried // 2
+
+
+def written(objective: Any, tmp_path: Path) -> tuple[str, float, float]:
+    """Return a file, the bound that it proves, and the value of its plan."""
+    hardware = STAGES if objective in ("pipeline", "memory") else MESH
+    plan = rlinit.schedule(GRAPH, hardware, objective=objective)
+    proven = plan.certify_vipr(tmp_path / "x.vipr", GRAPH, hardware)
+    assert plan.values is not None
+    return (tmp_path / "x.vipr").read_text(), proven, plan.values[0]
+
+
+def test_memory_of_stages_is_proven_where_no_path_links_them(tmp_path: Path) -> None:
+    """Bytes of stages take no time, so that links that are missing stand in no proof's way."""
+    devices = tuple(dataclasses.replace(device, io_bandwidth=None) for device in STAGES.devices)
+    hardware = dataclasses.replace(STAGES, devices=devices, bandwidth=np.zeros((2, 2)))
+    plan = rlinit.schedule(GRAPH, hardware, objective="memory")
+    assert plan.values is not None
+    assert plan.certify_vipr(tmp_path / "x.vipr", GRAPH, hardware) == pytest.approx(plan.values[0])
+
+
+@pytest.mark.parametrize("objective", ["pipeline", "memory", "latency"])
+def test_plans_are_proven_up_to_rounding(objective: str, tmp_path: Path) -> None:
+    """The bound of a small optimal plan is proven; the program and the bound are what the file says."""
+    text, proven, value = written(objective, tmp_path)
+    assert text.startswith(f"% rlinit: the {objective} of 'diamond' on ")
+    assert proven == pytest.approx(value, rel=1e-8)
+    assert vipr_checker.check(text).names[0] == "C"
+
+
+@pytest.mark.parametrize("objective", ["pipeline", "memory", "latency"])
+def test_mutated_proofs_prove_nothing_false(objective: str, tmp_path: Path) -> None:
+    """A word changed, left out or moved behind the program is refused, or proves no more than the optimum."""
+    text, _, _ = written(objective, tmp_path)
+    sound = vipr_checker.check(text)
+    head, _, tail = text.partition("RTP")
+    words, rng, refused = ["RTP", *tail.split()], np.random.default_rng(15), 0
+    limit = sound.least * (1 + 2 * check.ROUNDING)
+    for _ in range(600):
+        bad, at = list(words), int(rng.integers(len(words)))
+        kind = rng.random()
+        if kind < 0.15:
+            del bad[at]
+        elif kind < 0.3:
+            other = int(rng.integers(len(words)))
+            bad[at], bad[other] = bad[other], bad[at]
+        elif bad[at].lstrip("-").partition("/")[0].isdigit():
+            value = Fraction(bad[at])
+            bad[at] = str([value + 1, value - 1, -value, value * 2, value * Fraction(999, 1000)][int(rng.integers(5))])
+        else:
+            bad[at] = str(rng.choice(["lin", "uns", "asm", "rnd", "G", "L", "E", "{", "}", "inf", "0"]))
+        try:
+            assert vipr_checker.check(f"{head} {' '.join(bad)}").least <= limit, (at, words[at], bad[at])
+        except vipr_checker.Refused:
+            refused += 1
+    assert refused > 300
+
+
+def test_lies_planted_by_hand_are_refused() -> None:
+    """Bounds raised, assumptions left open, gaps in a split, wrong signs and fractions rounded prove nothing."""
+    head = "VER 1.0 VAR 2 x y INT 1 0 OBJ min 1 0 1 CON 2 1 low G 0 1 0 1 row G 1/2 1 0 1"
+    cases = {
+        "RTP range 1/2 inf SOL 0 DER 1 a G 1/2 OBJ { lin 1 1 1 } -1": True,
+        "RTP range 1 inf SOL 0 DER 1 a G 1 OBJ { rnd 1 1 1 } -1": True,
+        "RTP range 1/2 inf SOL 0 DER 1 a G 1/2 1 0 1 { lin 1 1 1 } -1": False,  # as coefficients, viprchk refuses it
+        "RTP range 1 inf SOL 0 DER 1 a G 1 OBJ { lin 1 1 1 } -1": False,
+        "RTP range 1 inf SOL 0 DER 1 a G 1 OBJ { asm } -1": False,
+        "RTP range 1/2 inf SOL 0 DER 1 a G 1/2 OBJ { lin 1 1 -1 } -1": False,
+        "RTP range 1/2 inf SOL 0 DER 1 a G 1/2 OBJ { lin 1 2 1 } -1": False,
+        "RTP range 1 inf SOL 0 DER 1 a G 1 OBJ { rnd 1 1 1/2 } -1": False,
+    }
+    split = "RTP range 1 inf SOL 0 DER 4 a L {0} 1 {2} 1 {{ asm }} -1 b G 0 0 {{ lin 2 1 1 2 -1 }} -1 "
+    split += "c G {1} 1 {2} 1 {{ asm }} -1 d G 1 OBJ {{ uns 3 2 4 4 }} -1"
+    cases |= {split.format(*numbers): False for numbers in ((0, 2, 0), (0, 1, 1), (1, 2, 0))}
+    for tail, sound in cases.items():
+        if sound:
+            vipr_checker.check(f"{head} {tail}")
+        else:
+            with pytest.raises(vipr_checker.Refused):
+                vipr_checker.check(f"{head} {tail}")
+
+
+def test_a_program_holds_for_every_schedule_of_a_chain() -> None:
+    """Each order of three ops on one device satisfies the rows with its own starts, and its makespan is C."""
+    graph = rlinit.Graph.build([(name, {"time_s": 1.0 + at}) for at, name in enumerate("abc")], [])
+    hardware = rlinit.Hardware.mesh([rlinit.Device("x")], 1.0)
+    costs = costs_of(fuzz.Case(0, graph, hardware, {"objective": "latency"}), 0, ())
+    program = LatencyProgram(costs, Fraction(6), Fraction(6), 5.0)
+    for u, v in itertools.combinations(range(3), 2):
+        program._order(u, v, 0)
+    for order in itertools.permutations(range(3)):
+        at, point = 0, dict.fromkeys(range(len(program.names)), 0)
+        for v in order:
+            point[program.start[v]] = at
+            point[program.share[v, 0]] = 1
+            at += program.windows.time[v][0]
+        for (u, v, _), y in program.orders.items():
+            point[y] = int(order.index(u) < order.index(v))
+        point[0] = at
+        for name, row, least in program.rows:
+            assert sum(amount * point[j] for j, amount in row.items()) >= least, (order, name)
+
+
+def test_time_that_ends_leaves_a_weaker_bound(tmp_path: Path) -> None:
+    """Without time for a tree the file still proves what one linear program says, or 0."""
+    plan = rlinit.schedule(GRAPH, MESH, objective="latency")
+    proven = write_vipr(tmp_path / "x.vipr", plan, GRAPH, MESH, 1e-6)
+    assert plan.value is not None
+    assert 0 <= proven <= plan.value
+    vipr_checker.check((tmp_path / "x.vipr").read_text())
+
+
+def test_the_command_line_writes_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``--certify-vipr`` says what is proven; what certificates do not know is refused in one line."""
+    GRAPH.save(tmp_path / "g.json")
+    STAGES.save(tmp_path / "h.json")
+    out = tmp_path / "x.vipr"
+    command = ["schedule", str(tmp_path / "g.json"), "--hw", str(tmp_path / "h.json")]
+    assert main([*command, "--certify-vipr", str(out)]) == 0
+    assert "x.vipr proves a bound of 3.562 s; the plan's is 3.562 s" in " ".join(capsys.readouterr().err.split())
+    vipr_checker.check(out.read_text())
+    assert main([*command, "--certify-vipr", str(tmp_path)]) == 2
+    capsys.readouterr()
+    throughput = ["--objective", "throughput", "--inputs", "2", "--certify-vipr", str(out)]
+    assert main([*command, *throughput]) == 2
+    told = capsys.readouterr()
+    assert not told.out
+    assert told.err.startswith("rlinit: --certify-vipr: ")
+    for refused in (
+        ["--chunks", "2"],
+        ["--no-contiguous"],
+        ["--activations"],
+        ["--training", "1f1b", "--microbatches", "4"],
+    ):
+        assert main([*command, *refused, "--certify-vipr", str(out)]) == 2
+        told = capsys.readouterr()
+        assert not told.out
+        assert told.err.startswith("rlinit: --certify-vipr: there are no certificates of ")
+    graph = rlinit.Graph.build([("a", {"time_s": {name: {1: 1.0, 2: 1.5} for name in "xy"}})], [])
+    plan = rlinit.schedule(graph, MESH, objective="throughput", inputs=2)
+    with pytest.raises(InvalidPlan, match="throughput"):
+        plan.certify_vipr(out, graph, MESH)
