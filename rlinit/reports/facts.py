@@ -1,4 +1,4 @@
-"""What a report says beside its charts: figures, comparison, devices, layers, assignment, settings; as HTML."""
+"""What a report says beside its charts: devices, layers, assignment, settings; as HTML."""
 
 from __future__ import annotations
 
@@ -15,47 +15,6 @@ from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.plan import Plan
 from rlinit.units import format_bytes, format_seconds
-
-_NAMES = {"pipeline": "bottleneck", "memory": "peak parameters", "latency": "makespan", "throughput": "makespan"}
-
-
-def key_figures(plan: Plan) -> str:
-    """Return the few figures that matter most, side by side, and notes below them."""
-    show = format_bytes if plan.objective == "memory" else format_seconds
-    proof = "proven optimal" if plan.status == "optimal" else f"gap {plan.gap:.2%}"
-    source = " ".join([plan.bound_source or "nothing", *(f"(trusted: {one})" for one in plan.trusted)])
-    cards = [
-        (_NAMES[plan.objective], show(plan.value), f"found by {plan.method}"),
-        ("no plan is below", show(plan.bound), f"proven by {source}"),
-        (plan.status, proof, "of the whole problem"),
-    ]
-    if plan.objective != "memory":
-        rate = plan.inputs_per_s
-        several = f"{plan.inputs} inputs, from the first to the last" if plan.inputs > 1 else "one after another"
-        cards.append(("inputs a second", f"{rate:,.0f}" if rate >= 1e4 else f"{rate:.4g}", several))
-    drawn = "".join(
-        f'<div class="card"><div>{markup(what)}</div><b>{markup(value)}</b><div>{markup(more)}</div></div>'
-        for what, value, more in cards
-    )
-    notes = "".join(f'<p class="note">{markup(note)}</p>' for note in (plan.message, *plan.notes) if note)
-    return f'<div class="cards">{drawn}</div>{notes}'
-
-
-def comparison(plan: Plan) -> str:
-    """Return bars of the plan and of what simple rules give, from the best; "" where nothing was compared."""
-    show = format_bytes if plan.objective == "memory" else format_seconds
-    known = {name: value for name, value in plan.baselines.items() if value is not None and value < math.inf}
-    if not known or plan.values is None:
-        return ""
-    rows = sorted([("this plan", plan.value), *known.items()], key=lambda row: row[1])
-    most = max(value for _, value in rows) or 1.0
-    drawn = []
-    for name, value in rows:
-        mine = name == "this plan"
-        ratio = "" if mine or value <= 0.0 else f"{plan.value / value:.2f}x"
-        bar = f'<div class="bar{" mine" if mine else ""}" style="width:{100 * value / most:.1f}%"></div>'
-        drawn.append((name, show(value), ratio, bar))
-    return f"<h2>Compared with simple rules</h2>{_drawn_table(('', 'value', 'this plan', ''), drawn)}"
 
 
 def used(plan: Plan, hardware: Hardware) -> str:
@@ -150,8 +109,12 @@ def layer_view(plan: Plan, graph: Graph) -> str:
             for place, count in counts.items()
             for colour in [colours.get(place, SEVERAL)]
         )
-        rows.append((layer, f"{total:,}", format_bytes(size[layer]), f'<div class="strip">{strip}</div>'))
-    return f"<h2>Layers</h2>{_drawn_table(('layer', 'ops', 'parameters', 'where'), rows)}"
+        rows.append(
+            f"<tr><td>{markup(layer)}</td><td class='n'>{total:,}</td><td class='n'>{format_bytes(size[layer])}</td>"
+            f'<td class="wide"><div class="strip">{strip}</div></td></tr>'
+        )
+    head = "<tr><th>layer</th><th class='n'>ops</th><th class='n'>parameters</th><th>where</th></tr>"
+    return f"<h2>Layers</h2><table class='full'>{head}{''.join(rows)}</table>"
 
 
 def assignment_table(plan: Plan, graph: Graph) -> str:
@@ -199,17 +162,6 @@ def settings(plan: Plan, graph: Graph) -> str:
         ["phase", "seconds"], [[phase, format_seconds(seconds)] for phase, seconds in plan.phase_s.items()]
     )
     return f"<h2>How it was made</h2><div class='columns'>{options}{phases if plan.phase_s else ''}</div>"
-
-
-def _drawn_table(header: tuple[str, str, str, str], rows: Sequence[tuple[str, str, str, str]]) -> str:
-    """Return a table as wide as the page: a name, two figures, and HTML that draws them."""
-    head = "<tr><th>{}</th><th class='n'>{}</th><th class='n'>{}</th><th>{}</th></tr>".format(*header)
-    body = [
-        f"<tr><td>{markup(name)}</td><td class='n'>{markup(first)}</td><td class='n'>{markup(second)}</td>"
-        f'<td class="wide">{drawing}</td></tr>'
-        for name, first, second, drawing in rows
-    ]
-    return f"<table class='full'>{head}{''.join(body)}</table>"
 
 
 def html_table(header: Sequence[str], rows: Sequence[Sequence[str]], swatches: Sequence[str] = ()) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rlinit.errors import InvalidPlan
 from rlinit.exporters.text import printable
@@ -16,10 +19,12 @@ from rlinit.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
     from rlinit.graph import Graph
     from rlinit.hardware import Hardware
+
+KINDS = ("svg", "png", "pdf")
+"""Kinds of files that pictures are drawn to."""
 
 PARTS = (
     ("in_s", "transfer in", "#8d99ae"),
@@ -53,41 +58,110 @@ def draw(plan: Plan, path: str | Path, graph: Graph | None = None, hardware: Har
     if plan.assignment is None:
         raise InvalidPlan(f"the plan is {plan.status}; there is no schedule to draw")
     kind = Path(path).suffix.lstrip(".")
-    if kind not in ("svg", "png", "pdf"):
+    if kind not in KINDS:
         raise InvalidPlan(f"cannot draw to {path}; expected a name ending in .svg, .png or .pdf")
-    from matplotlib import rc_context
-
-    buffer = io.BytesIO()
-    with rc_context({"text.parse_math": False}):  # a dollar in a name is a dollar
-        _figure(plan, graph, hardware).savefig(buffer, format=kind, dpi=130)
-    write_atomically(path, buffer.getvalue())
+    write_atomically(path, picture(plan, kind, graph, hardware))
 
 
-def _figure(plan: Plan, graph: Graph | None, hardware: Hardware | None) -> Figure:
-    """Return the figure of a plan with a schedule."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+def picture(plan: Plan, kind: str, graph: Graph | None = None, hardware: Hardware | None = None) -> bytes:
+    """Return the picture of a plan with a schedule as a file of some kind; see `draw`.
+
+    Parameters
+    ----------
+    plan, graph, hardware
+        As for `draw`.
+    kind
+        One of `KINDS`.
+    """
+
+    def paint(axes: Axes) -> None:
+        if chart is not None:
+            draw_gantt(plan, axes, chart)
+        else:
+            _draw_stages(plan, axes)
+        proof = "proven optimal" if plan.status == "optimal" else f"gap {plan.gap:.2%}"
+        what = f"{plan.graph} on {plan.hardware}: {plan.objective}, {proof} ({plan.bound_source or 'no bound'})"
+        axes.set_title(printable(what), fontsize=10)
 
     placed = plan.objective in ("latency", "throughput")
     chart = chart_of(plan, graph, hardware) if placed else None
     if chart is not None:
-        size = (11.0, 1.3 + 0.5 * chart.height)
-    else:
-        size = (max(6.0, min(0.9 * plan.num_stages + 3.0, 24.0)), 4.4)
-    figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    if chart is not None:
-        draw_gantt(plan, axes, chart)
-    else:
-        _draw_stages(plan, axes)
-    proof = "proven optimal" if plan.status == "optimal" else f"gap {plan.gap:.2%}"
-    axes.set_title(
-        printable(f"{plan.graph} on {plan.hardware}: {plan.objective}, {proof} ({plan.bound_source or 'no bound'})"),
-        fontsize=10,
-    )
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure
+        return drawn((11.0, 1.3 + 0.5 * chart.height), kind, paint)
+    return drawn((max(6.0, min(0.9 * plan.num_stages + 3.0, 24.0)), 4.4), kind, paint)
+
+
+def drawn(size: tuple[float, float], kind: str, paint: Callable[[Axes], None]) -> bytes:
+    """Return a picture as a file of some kind.
+
+    Parameters
+    ----------
+    size
+        Width and height in inches.
+    kind
+        One of `KINDS`.
+    paint
+        Draws on the axes that it is given.
+    """
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    buffer = io.BytesIO()
+    # A dollar in a name is a dollar, text in an SVG is text, and the same picture is the same file.
+    with rc_context({"text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "rlinit"}):
+        figure = Figure(figsize=size, layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.add_subplot()
+        paint(axes)
+        axes.spines[["top", "right"]].set_visible(False)
+        figure.savefig(buffer, format=kind, dpi=130, metadata={"Date": None} if kind == "svg" else None)
+    return buffer.getvalue()
+
+
+def inline(svg: bytes) -> str:
+    """Return an SVG file as it stands in a page."""
+    text = svg.decode()
+    return text[text.index("<svg") :]
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """A number over time: `y` from each of the seconds `x_s` until the next; ``nan`` where there is none."""
+
+    name: str
+    x_s: Sequence[float]
+    y: Sequence[float]
+    colour: str
+    style: Literal["-", "--"] = "-"
+
+
+def steps_chart(lines: Sequence[Steps], end_s: float, show: Callable[[float], str]) -> str:
+    """Return steps over time as SVG for a page.
+
+    Parameters
+    ----------
+    lines
+        What to draw, each with its name.
+    end_s
+        Where time ends.
+    show
+        The text of a number at the axis: `format_bytes`, or `format_seconds`.
+    """
+    from matplotlib.ticker import FuncFormatter
+
+    def paint(axes: Axes) -> None:
+        for one in lines:
+            x, y = [*one.x_s, end_s], [*one.y, one.y[-1]]
+            axes.step(x, y, one.style, where="post", color=one.colour, label=printable(one.name))
+        high = max((value for one in lines for value in one.y if math.isfinite(value)), default=1.0) or 1.0
+        axes.set_ylim(0.0, 1.1 * high)
+        axes.set_yticks(round_ticks(1.1 * high, binary=show is format_bytes))
+        axes.set_xticks(round_ticks(end_s))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: format_seconds(float(x))))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: show(float(y))))
+        axes.figure.legend(fontsize=8, ncols=6, loc="outside lower center", frameon=False)
+
+    return inline(drawn((11.0, 3.2), "svg", paint))
 
 
 def _draw_stages(plan: Plan, axes: Axes) -> None:

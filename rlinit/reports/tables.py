@@ -146,21 +146,4 @@ def plan_text(plan: Plan) -> str:
 
 def plan_html(plan: Plan) -> str:
     """Return a plan as HTML, as notebooks show it."""
-    said = "".join(f"<div>{markup(line)}</div>" for line in summary_lines(plan))
-    if plan.assignment is None:
-        return f"<div><b>{markup(_title(plan))}</b></div>{said}"
-    table = plan_table(plan)
-
-    def row(cells: tuple[str, ...], kind: str, strong: bool) -> str:
-        weight = ";font-weight:bold" if strong else ""
-        sides = ("left" if at in table.words else "right" for at in range(len(cells)))
-        drawn = (
-            f'<{kind} style="text-align:{side}{weight}">{markup(cell)}</{kind}>'
-            for side, cell in zip(sides, cells, strict=True)
-        )
-        return f"<tr>{''.join(drawn)}</tr>"
-
-    body = "".join(row(cells, "td", at in table.limiting) for at, cells in enumerate(table.rows))
-    caption = f"<div>{markup(table.caption)}</div>" if table.caption else ""
-    head = row(table.header, "th", True)
-    return f"<div><b>{markup(table.title)}</b></div><table>{head}{body}</table>{caption}{said}"
+    return f"<pre>{markup(plan_text(plan))}</pre>"

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlinit.errors import RlinitError
 from rlinit.exporters.text import printable
 from rlinit.files import write_atomically
+from rlinit.reports.figures import KINDS, drawn
 from rlinit.sweeping.rows import SweepRow
 from rlinit.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def draw_sweep(rows: Sequence[SweepRow], path: str | Path) -> None:
@@ -29,21 +33,15 @@ def draw_sweep(rows: Sequence[SweepRow], path: str | Path) -> None:
         No rows, or the suffix is none of these.
     """
     kind = Path(path).suffix.lstrip(".")
-    if kind not in ("svg", "png", "pdf") or not rows:
+    if kind not in KINDS or not rows:
         raise RlinitError(f"cannot draw {len(rows)} rows to {path}; expected rows and a name in .svg, .png or .pdf")
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter
 
     show = format_bytes if rows[0].objective == "memory" else format_seconds
     nothing = float("nan")
     at = range(len(rows))
-    buffer = io.BytesIO()
-    with rc_context({"text.parse_math": False}):  # a dollar in a name is a dollar
-        figure = Figure(figsize=(max(6.0, min(1.1 * len(rows) + 3.0, 24.0)), 4.2), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.add_subplot()
+
+    def paint(axes: Axes) -> None:
         axes.bar(at, [nothing if row.value is None else row.value for row in rows], color="#3182bd", label="plan")
         for label, style, values in (
             ("proven bound", "_", [row.bound for row in rows]),
@@ -57,7 +55,7 @@ def draw_sweep(rows: Sequence[SweepRow], path: str | Path) -> None:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: show(float(y))))
         axes.set_ylim(bottom=0.0)
         axes.set_title(printable(f"{rows[0].graph}: " * (not several) + rows[0].objective), fontsize=10)
-        axes.spines[["top", "right"]].set_visible(False)
         axes.legend(fontsize=8, frameon=False)
-        figure.savefig(buffer, format=kind, dpi=130)
-    write_atomically(path, buffer.getvalue())
+
+    size = (max(6.0, min(1.1 * len(rows) + 3.0, 24.0)), 4.2)
+    write_atomically(path, drawn(size, kind, paint))

@@ -102,13 +102,13 @@ def test_notebooks_show_hostile_names_as_text(planned: tuple[Plan, Graph]) -> No
 
 
 def test_reports_say_what_they_rest_on(planned: tuple[Plan, Graph]) -> None:
-    """A report names version, seed, hardware, baselines and every op, and has colours for the dark."""
+    """A report names version, seed, hardware, baselines and every op, and has a style for the dark."""
     plan, graph = planned
     page = report_html(plan, graph, HARDWARE)
     for word in (
         f"rlinit {rlinit.__version__}",
         ">seed<",
-        "Compared with simple rules",
+        "x of the best single device",
         "Hardware",
         "Layers",
         "Assignment",
@@ -116,9 +116,6 @@ def test_reports_say_what_they_rest_on(planned: tuple[Plan, Graph]) -> None:
         assert word in page
     assert all(f">{name}<" in page or f"</span> {name}<" in page for name in graph.names)
     assert "prefers-color-scheme: dark" in page
-    colours = set(re.findall(r"#[0-9a-f]{6}", page.partition("<body>")[2]))
-    assert "#eeeeee" not in colours
-    assert "#222222" not in colours
 
 
 def test_layers_are_modules_that_repeat() -> None:
