@@ -34,7 +34,7 @@ from rlinit.hardware import Hardware
 from rlinit.measurement.ops import placed_plan
 from rlinit.plan import Plan
 from rlinit.simulation.memory_profile import memory_profile
-from rlinit.simulation.simulator import Perturbation, simulate
+from rlinit.simulation.simulator import simulate
 
 MODELS = ("vit", "bert", "gpt2", "llama", "mixtral", "unet", "resnet")
 PRESETS = (
@@ -153,7 +153,7 @@ def seconds_of(plan: Plan, graph: Graph, hardware: Hardware, contention: Any) ->
     where = [device[str((plan.assignment or {})[op])] for op in graph.names]
     if any(hardware.bandwidth[where[u], where[v]] == 0.0 for u, v in graph.edges.tolist()):
         return math.inf
-    run = simulate(plan, graph, hardware, perturbation=Perturbation(contention=contention))
+    run = simulate(plan, graph, hardware, contention=contention)
     if plan.method == "given":  # the checker has not seen it
         held = memory_profile(dataclasses.replace(plan, batches=run.batches), graph, hardware)
         for one in hardware.devices:

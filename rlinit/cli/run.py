@@ -70,7 +70,7 @@ class Run:
     graph: Path | None = None
     """The graph that the plan was made for (.json); without it, the one of the model."""
     hw: str | None = None
-    """What the plan was made for, as for schedule; --measure needs it for stage plans, and --executor simulated."""
+    """What the plan was made for, as for schedule; --measure needs it for stage plans."""
     devices: tuple[str, ...] = ()
     """Where the plan's devices are, as NAME=cpu or NAME=cuda:N; several may share one.
     By default cuda:N is what it says and everything else the CPU."""
@@ -78,11 +78,10 @@ class Run:
     """Inputs of the model (.npy), in order; without them, random numbers."""
     outputs: Path | None = None
     """Write the outputs here (.npz)."""
-    executor: Literal["local", "pipeline", "simulated"] = "local"
+    executor: Literal["local", "pipeline"] = "local"
     """What runs it, one of:
     - local: this process;
-    - pipeline: a process for each stage, on this machine unless torchrun started them;
-    - simulated: the model as it is; the times are those of a simulated run on --hw."""
+    - pipeline: a process for each stage, on this machine unless torchrun started them."""
     microbatches: int = 1
     """With --executor pipeline: parts that a batch is cut into, which follow each other through the stages."""
     check: bool = False
@@ -184,8 +183,6 @@ def run_plan(command: Run, arguments: Sequence[str] | None = None) -> int:
         raise RlinitError("--report needs --measure")
     if command.measure and command.executor != "local":
         raise RlinitError("--measure needs --executor local")
-    from rlinit.measurement.model_inputs import model_inputs
-
     plan = Plan.load(command.plan)
     if command.executor == "pipeline" and "RANK" not in os.environ:
         return _start_processes(plan, sys.argv[1:] if arguments is None else arguments)
@@ -194,9 +191,12 @@ def run_plan(command: Run, arguments: Sequence[str] | None = None) -> int:
             raise RlinitError(f"{command.model.suffix} files run by --executor local, and are not measured op by op")
         return (_run_onnx if command.model.suffix.lower() == ".onnx" else _run_keras)(command, plan)
     program = _load_program(command.model)
+    from rlinit.executors.local import LocalExecutor
+    from rlinit.executors.pipeline import PipelineExecutor
+    from rlinit.measurement.model_inputs import model_inputs
+
     graph = _graph(command, plan, program)
-    timed = command.measure or command.executor == "simulated"
-    same = _same_graph(command, plan, graph, needed=timed)
+    same = _same_graph(command, plan, graph, needed=command.measure)
     inputs, kwargs = model_inputs(
         program,
         files=command.inputs,
@@ -206,7 +206,9 @@ def run_plan(command: Run, arguments: Sequence[str] | None = None) -> int:
         seed=command.seed,
     )
     places = device_places(command.devices)
-    executor = _executor(command)
+    executor: Executor = LocalExecutor()
+    if command.executor == "pipeline":
+        executor = PipelineExecutor(microbatches=command.microbatches)
     known = graph if same else None
     result = executor.execute(plan, program, inputs, kwargs=kwargs, graph=known, devices=places or None)
     if command.executor == "pipeline" and result.outputs is None:
@@ -412,22 +414,6 @@ def _same_graph(command: Run, plan: Plan, graph: Graph, *, needed: bool) -> bool
             "or give the graph itself (--graph)"
         ) from None
     return True
-
-
-def _executor(command: Run) -> Executor:
-    from rlinit.executors import named_executor
-
-    if command.executor == "local":
-        return named_executor("local")
-    if command.executor == "pipeline":
-        from rlinit.executors.pipeline import PipelineExecutor
-
-        return PipelineExecutor(microbatches=command.microbatches)
-    from rlinit.simulation.executor import SimulatorExecutor
-
-    if command.hw is None:
-        raise RlinitError("--executor simulated needs --hw, the hardware that the plan was made for")
-    return SimulatorExecutor(load_hardware(command.hw))
 
 
 def _start_processes(plan: Plan, arguments: Sequence[str]) -> int:

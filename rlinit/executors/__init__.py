@@ -1,4 +1,4 @@
-"""Running plans: on the devices of this process, as a pipeline of processes, or simulated."""
+"""Running plans: on the devices of this process, or as a pipeline of processes."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def execute(
         is imported again and must have the ops and totals that the plan keeps of its graph, at op granularity.
     executor
         ``"local"`` (one process, see `LocalExecutor`), ``"pipeline"`` (a process a stage, under torchrun, see
-        `PipelineExecutor`), or an executor itself, such as ``SimulatorExecutor(hardware)``.
+        `PipelineExecutor`), or an executor itself, such as ``PipelineExecutor(microbatches=4)``.
     devices
         device name of the plan -> physical device such as ``"cuda:0"``; several names may share one. Devices that are
         not named are physical devices of that name, or the CPU; devices that run nothing in the plan may be named.
@@ -130,5 +130,4 @@ def named_executor(name: str) -> Executor:
         from rlinit.executors.pipeline import PipelineExecutor
 
         return PipelineExecutor()
-    hint = "; give SimulatorExecutor(hardware) itself" if name == "simulator" else ""
-    raise InvalidPlan(f"executor is {name!r}; expected 'local' or 'pipeline'{hint}")
+    raise InvalidPlan(f"executor is {name!r}; expected 'local' or 'pipeline'")

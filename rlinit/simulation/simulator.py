@@ -1,8 +1,8 @@
-"""The simulator: a plan replayed activity by activity, with contention and random slow-downs where asked for.
+"""The simulator: a plan replayed activity by activity, under the plan's own rule for transfers or another one.
 
 A plan fixes where everything runs and in which order. Every activity (a batch, a transfer, a stage on an input) starts
-as soon as what it waits for is over and what it needs is free. Without perturbation the result is the timeline of the
-plan itself; where a plan idles on purpose, the replay does not.
+as soon as what it waits for is over and what it needs is free. By its own rule the result is the timeline of the plan
+itself; where a plan idles on purpose, the replay does not.
 
 =============  =========================================================================================================
 contention     transfers
@@ -20,11 +20,9 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, NamedTuple, get_args
-
-import numpy as np
 
 from rlinit.checker.compatibility import require_graph, require_hardware
 from rlinit.costs.roofline import known_bytes, op_times
@@ -37,44 +35,9 @@ from rlinit.stages.training.rules import schedule_named
 from rlinit.stages.training.schedule import PassTimes, timed_passes
 from rlinit.tensors import Tensors
 
-__all__ = ["Contention", "Movement", "Perturbation", "Simulation", "movements", "planned_order", "simulate"]
+__all__ = ["Contention", "Movement", "Simulation", "movements", "planned_order", "simulate"]
 
 Contention = Literal["plan", "parallel", "exclusive", "blocking", "shared"]
-
-
-@dataclass(frozen=True, slots=True)
-class Perturbation:
-    """How a simulated run differs from what the plan expects.
-
-    Parameters
-    ----------
-    op_sigma, transfer_sigma
-        Every duration is multiplied by a factor exp(sigma * z), z standard normal: the median stays. 0: no noise.
-    device_factor
-        device name -> factor on all its durations; 1 where not given.
-    contention
-        How transfers share links and devices.
-
-    Raises
-    ------
-    InvalidPlan
-        A number that is negative or not finite, or a contention that does not exist.
-    """
-
-    op_sigma: float = 0.0
-    transfer_sigma: float = 0.0
-    device_factor: Mapping[str, float] = field(default_factory=dict)
-    contention: Contention = "plan"
-
-    def __post_init__(self) -> None:
-        for what in ("op_sigma", "transfer_sigma"):
-            if not 0.0 <= getattr(self, what) < math.inf:
-                raise InvalidPlan(f"{what} is {getattr(self, what)}; expected a finite number >= 0")
-        for device, factor in self.device_factor.items():
-            if not 0.0 <= factor < math.inf:
-                raise InvalidPlan(f"the factor of device {device!r} is {factor}; expected a finite number >= 0")
-        if self.contention not in get_args(Contention):
-            raise InvalidPlan(f"contention is {self.contention!r}; expected one of {get_args(Contention)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +95,7 @@ def simulate(
     graph: Graph,
     hardware: Hardware,
     *,
-    perturbation: Perturbation | None = None,
-    rng: np.random.Generator | None = None,
+    contention: Contention = "plan",
     inputs: int | None = None,
 ) -> Simulation:
     """Replay a plan on the costs of a graph and hardware.
@@ -144,10 +106,8 @@ def simulate(
         A plan with a schedule; its order on every device is kept.
     graph, hardware
         What the plan was made for.
-    perturbation
-        Contention and slow-downs; none by default.
-    rng
-        Source of the random factors; needed where a sigma is positive.
+    contention
+        How transfers of a placement share links and devices; see the table at the top.
     inputs
         For training plans: none or the micro-batches of a step, whose passes run in the order of the schedule; ops are
         ``"stage j F"`` and so on (F forward, B backward, I and W its halves with zero-bubble).
@@ -161,53 +121,24 @@ def simulate(
     Raises
     ------
     InvalidPlan
-        No schedule, a plan for another graph or hardware, a `memory` plan (it has no times), noise without a
-        generator, or a device that the hardware lacks.
+        No schedule, a plan for another graph or hardware, a `memory` plan (it has no times), a device that the
+        hardware lacks, or a contention that there is not.
     """
-    how = perturbation or Perturbation()
-    _check(plan, graph, hardware, how, rng)
-    noise = _Noise(how, rng or np.random.default_rng(0))
-    if plan.training is not None:
-        if how.op_sigma or how.device_factor or inputs not in (None, plan.training.microbatches):
-            raise InvalidPlan(
-                "a step of training is simulated as planned: no slow-downs, inputs as many as micro-batches"
-            )
-        return _simulate_training(plan, plan.training)
-    if plan.objective == "pipeline":
-        return _simulate_stages(plan, graph, noise, inputs or 2 * plan.num_stages + 2)
-    return _simulate_batches(plan, graph, hardware, how.contention, noise)
-
-
-def _check(plan: Plan, graph: Graph, hardware: Hardware, how: Perturbation, rng: np.random.Generator | None) -> None:
     if plan.assignment is None:
         raise InvalidPlan(f"the plan is {plan.status}; there is no schedule to simulate")
     if plan.objective == "memory":
         raise InvalidPlan("a memory plan has no times to simulate")
+    if contention not in get_args(Contention):
+        raise InvalidPlan(f"contention is {contention!r}; expected one of {get_args(Contention)}")
     require_graph(plan, graph)
     require_hardware(plan, hardware)
-    if rng is None and (how.op_sigma > 0 or how.transfer_sigma > 0):
-        raise InvalidPlan("random slow-downs need a generator; give rng=numpy.random.default_rng(seed)")
-    known = {device.name for device in hardware.devices}
-    for device in how.device_factor:
-        if device not in known:
-            raise InvalidPlan(f"device_factor names {device!r}, which {hardware.name!r} does not have")
-
-
-class _Noise:
-    """Draws the factors in the order in which activities are listed, so that a seed means the same run."""
-
-    def __init__(self, how: Perturbation, rng: np.random.Generator) -> None:
-        self._how, self._rng = how, rng
-
-    def of_op(self, device: str) -> float:
-        factor = self._how.device_factor.get(device, 1.0)
-        return factor * self._draw(self._how.op_sigma)
-
-    def of_transfer(self) -> float:
-        return self._draw(self._how.transfer_sigma)
-
-    def _draw(self, sigma: float) -> float:
-        return math.exp(sigma * float(self._rng.standard_normal())) if sigma > 0 else 1.0
+    if plan.training is not None:
+        if inputs not in (None, plan.training.microbatches):
+            raise InvalidPlan("a step of training is simulated as planned: inputs as many as micro-batches")
+        return _simulate_training(plan, plan.training)
+    if plan.objective == "pipeline":
+        return _simulate_stages(plan, graph, inputs or 2 * plan.num_stages + 2)
+    return _simulate_batches(plan, graph, hardware, contention)
 
 
 # -- placements ------------------------------------------------------------------------------------------------------
@@ -288,15 +219,13 @@ def movements(order: list[Batch], graph: Graph, *, one_each: bool) -> Iterator[M
                 yield Move(at, tensor, target, tuple(sorted(shards)), consumers)
 
 
-def _simulate_batches(
-    plan: Plan, graph: Graph, hardware: Hardware, contention: Contention, noise: _Noise
-) -> Simulation:
+def _simulate_batches(plan: Plan, graph: Graph, hardware: Hardware, contention: Contention) -> Simulation:
     """Make activities of batches and transfers, tie them by what waits for what, and replay them."""
     rule = plan.transfer_rule if contention == "plan" else contention
     order = planned_order(plan, graph)
     if len(order) < len(plan.batches):
         raise InvalidPlan("the batches of the plan depend on each other in a circle")
-    activities = _batch_activities(order, plan, graph, hardware, noise)
+    activities = _batch_activities(order, plan, graph, hardware)
     last: dict[str, int] = {}
     for at, batch in enumerate(order):
         if batch.device in last:
@@ -320,12 +249,11 @@ def _simulate_batches(
             raise InvalidPlan(
                 f"op {order[producer].op!r} sends its output to {target!r}; no path links {source!r} to it"
             )
-        factor, moved = noise.of_transfer(), len(shards) * float(size[tensor])
+        moved = len(shards) * float(size[tensor])
         delay = float(hardware.latency_s[i, j])
-        one = Activity(duration_s=(delay + moved * (1.0 / rate)) * factor, after=[producer])
+        one = Activity(duration_s=delay + moved * (1.0 / rate), after=[producer])
         if rule == "shared":
-            one.duration_s = delay * factor
-            one.flow = moved * (1.0 / rate) * factor
+            one.duration_s, one.flow = delay, moved * (1.0 / rate)
             one.link = links.setdefault(f"{source} -> {target}", Link())
         for consumer in consumers:
             activities[consumer].after.append(len(activities))
@@ -337,9 +265,7 @@ def _simulate_batches(
     return _as_simulation(order, moves, tensors, activities, one_each=rule == "parallel")
 
 
-def _batch_activities(
-    order: list[Batch], plan: Plan, graph: Graph, hardware: Hardware, noise: _Noise
-) -> list[Activity]:
+def _batch_activities(order: list[Batch], plan: Plan, graph: Graph, hardware: Hardware) -> list[Activity]:
     devices = {device.name: device for device in hardware.devices}
     times: dict[tuple[str, int], list[float]] = {}
     activities = []
@@ -352,7 +278,7 @@ def _batch_activities(
         seconds = times[batch.device, size][graph.index(batch.op)]
         if math.isinf(seconds):
             raise InvalidPlan(f"op {batch.op!r} is on device {batch.device!r}, where it is forbidden")
-        activities.append(Activity(duration_s=seconds * noise.of_op(batch.device)))
+        activities.append(Activity(duration_s=seconds))
     return activities
 
 
@@ -472,7 +398,7 @@ def _simulate_training(plan: Plan, training: TrainingUse) -> Simulation:
     return _simulation(batches, ())
 
 
-def _simulate_stages(plan: Plan, graph: Graph, noise: _Noise, inputs: int) -> Simulation:
+def _simulate_stages(plan: Plan, graph: Graph, inputs: int) -> Simulation:
     """Stream inputs through the stages; each works on one input at a time, in order (MTPP's cost of a stage).
 
     Where ops are loose, what a device reads was made by others in the round before, and inputs take as many rounds more
@@ -487,9 +413,7 @@ def _simulate_stages(plan: Plan, graph: Graph, noise: _Noise, inputs: int) -> Si
         if stage[u] != stage[v]:
             feeds[stage[v]].add(stage[u])
     rounds = inputs if plan.contiguous else inputs + _changes(graph, stage)
-    activities = [
-        Activity(duration_s=use.time_s * noise.of_op(use.device)) for _ in range(rounds) for use in plan.stages
-    ]
+    activities = [Activity(duration_s=use.time_s) for _ in range(rounds) for use in plan.stages]
     for m in range(rounds):
         made = m if plan.contiguous else m - 1
         for j in range(k):

@@ -20,7 +20,6 @@ from rlinit.executors.local import LocalExecutor
 from rlinit.hardware import Device, Hardware
 from rlinit.importers import load_graph
 from rlinit.measurement.calibration import Calibration
-from rlinit.plan import Plan
 from tests.executors.plans import random_plan, stage_plan
 from tests.late import late_imports
 
@@ -90,15 +89,6 @@ def test_json_and_outputs(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert row["difference"] <= 1e-3
     expected = torch.export.load(folder / "net.pt2").module()(value)
     np.testing.assert_allclose(np.load(folder / "y.npz")["output0"], expected.detach().numpy(), rtol=1e-4, atol=1e-5)
-
-
-def test_a_plan_is_simulated(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """--executor simulated says the plan's own time, with the model's outputs."""
-    command = command_of(folder, executor="simulated", hw=str(folder / "measured.json"), check=True, json=True)
-    assert run_plan(command) == 0
-    row = json.loads(capsys.readouterr().out)
-    assert row["seconds"] == pytest.approx(Plan.load(folder / "latency.json").value)
-    assert row["difference"] == 0.0
 
 
 def test_reports_become_a_cost_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -186,7 +176,6 @@ def test_wrong_input_is_refused(folder: Path) -> None:
         ({"inputs": (folder / "hw.json", folder / "hw.json")}, "2 files"),
         ({"report": folder / "r.json"}, "--measure"),
         ({"executor": "pipeline", "measure": True}, "local"),
-        ({"executor": "simulated"}, "--hw"),
         ({"outputs": folder / "no" / "y.npz"}, "does not exist"),
     ]
     for changes, message in cases:

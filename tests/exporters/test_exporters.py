@@ -26,7 +26,7 @@ from rlinit.plan import HistoryEntry, Plan
 from rlinit.reports.critical_path import critical_path
 from rlinit.reports.html import report_html
 from rlinit.simulation.memory_profile import memory_profile
-from rlinit.simulation.simulator import Perturbation, simulate
+from rlinit.simulation.simulator import simulate
 from tests.executors.plans import random_case, random_graph, random_hardware, stage_plan
 
 SEEDS = st.integers(0, 100_000)
@@ -59,7 +59,7 @@ def test_traces_hold_the_plan(seed: int, inputs: int, rule: str) -> None:
 def test_trace_files(tmp_path: Path) -> None:
     """Files are valid JSON, name graph and bound, and show simulated and measured runs beside the plan."""
     plan, graph, hardware = random_case(2, transfers="exclusive")
-    run = simulate(plan, graph, hardware, perturbation=Perturbation(contention="shared"))
+    run = simulate(plan, graph, hardware, contention="shared")
     path = tmp_path / "trace.json"
     to_trace(plan, path, measured=plan.batches, simulation=run)
     document = json.loads(path.read_text())

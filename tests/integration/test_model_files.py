@@ -105,7 +105,7 @@ def test_sharing_is_chosen(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     capsys.readouterr()
     assert main(run(folder, "pipeline", "--sharing", "colocate", "--check")) == 0
     capsys.readouterr()
-    assert main(run(folder, "pipeline", "--sharing", "copy", "--executor", "simulated", "--hw", "cpu-t4-a100")) == 2
+    assert main(run(folder, "pipeline", "--sharing", "copy", "--measure", "--hw", "cpu-t4-a100")) == 2
     err = " ".join(capsys.readouterr().err.split())
     assert "param bytes instead of" in err
     assert "--sharing" in err
@@ -122,7 +122,6 @@ def test_sharing_is_chosen(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["export", "PLAN", "--dot", "FOLDER/none/g.dot"], "does not exist"),
         (["run", "PLAN", "FOLDER/hw.toml"], "as a .pt2 file"),
         (["run", "MODEL", "MODEL"], "cannot read"),
-        (["run", "PLAN", "MODEL", "--executor", "simulated"], "--hw"),
         (["schedule", "MODEL", "--objective", "memory", "--activations"], "activations is for pipeline"),
         (["schedule", "MODEL", "--costs", "FOLDER/none.csv"], "none.csv"),
     ],

@@ -14,7 +14,7 @@ from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.placements.plan_fields import placement_plan
-from rlinit.simulation.simulator import Perturbation, simulate
+from rlinit.simulation.simulator import simulate
 from tests.executors.plans import random_case, random_graph, random_hardware, random_plan, stage_plan
 
 SEEDS = st.integers(0, 100_000)
@@ -23,8 +23,8 @@ RULES = st.sampled_from(["parallel", "exclusive", "blocking"])
 
 @given(seed=SEEDS, inputs=st.sampled_from([1, 3]), rule=RULES, scale=st.sampled_from([1e-9, 1.0, 1e12]))
 @settings(max_examples=150, deadline=None)
-def test_unperturbed_is_the_plan(seed: int, inputs: int, rule: str, scale: float) -> None:
-    """Without perturbation every batch and transfer starts and ends exactly when the plan says."""
+def test_by_its_own_rule_it_is_the_plan(seed: int, inputs: int, rule: str, scale: float) -> None:
+    """By the rule of the plan every batch and transfer starts and ends exactly when the plan says."""
     plan, graph, hardware = random_case(seed, inputs=inputs, transfers=rule, scale=scale)  # type: ignore[arg-type]
     verify(plan, graph, hardware)
     run = simulate(plan, graph, hardware)
@@ -43,7 +43,7 @@ def test_contention_costs_time(seed: int, inputs: int) -> None:
     plan, graph, hardware = random_case(seed, inputs=1)
     alone = simulate(plan, graph, hardware).makespan_s
     for contention in ("shared", "exclusive", "blocking"):
-        run = simulate(plan, graph, hardware, perturbation=Perturbation(contention=contention))
+        run = simulate(plan, graph, hardware, contention=contention)
         assert run.makespan_s >= alone * (1 - 1e-12)
 
 
@@ -58,7 +58,7 @@ def test_shared_links_move_as_much_as_exclusive_ones(seed: int) -> None:
     hardware = random_hardware(0, 2, free=True)
     hardware = dataclasses.replace(hardware, bandwidth=np.ones((2, 2)))
     plan, problem_inputs = _by_hand(graph, hardware, [0, 0, 0, 0, 1]), 1
-    run = simulate(plan, graph, hardware, perturbation=Perturbation(contention="shared"))
+    run = simulate(plan, graph, hardware, contention="shared")
     assert problem_inputs == 1
     assert run.makespan_s == pytest.approx(sizes.sum())
     ends = sorted(movement.end_s for movement in run.transfers)
@@ -75,25 +75,6 @@ def _by_hand(graph: Graph, hardware: Hardware, device: list[int]):  # type: igno
     problem = lower_placement(graph, hardware, "latency").problem
     placement = placement_from_priority(problem, np.array(device)[:, None], np.arange(float(graph.num_ops)))
     return placement_plan(problem, placement, graph, hardware, method="given")
-
-
-def test_noise_is_reproducible_and_has_its_median() -> None:
-    """One seed gives one run; slow-downs scale with their sigma; a device factor multiplies exactly."""
-    plan, graph, hardware = random_case(7, transfers="exclusive")
-    noisy = Perturbation(op_sigma=0.3, transfer_sigma=0.1)
-    runs = [simulate(plan, graph, hardware, perturbation=noisy, rng=np.random.default_rng(s)) for s in (1, 1, 2)]
-    assert runs[0] == runs[1]
-    assert runs[0] != runs[2]
-    chain = Graph.build([("a", {"time_s": 1.0}), ("b", {"time_s": 2.0})], [("a", "b")])
-    one = random_hardware(0, 1)
-    slow = simulate(_by_hand(chain, one, [0, 0]), chain, one, perturbation=Perturbation(device_factor={"d0": 3.0}))
-    assert slow.makespan_s == 9.0
-    with pytest.raises(InvalidPlan, match="need a generator"):
-        simulate(plan, graph, hardware, perturbation=noisy)
-    with pytest.raises(InvalidPlan, match="op_sigma"):
-        Perturbation(op_sigma=-1.0)
-    with pytest.raises(InvalidPlan, match="does not have"):
-        simulate(plan, graph, hardware, perturbation=Perturbation(device_factor={"nowhere": 1.0}))
 
 
 @given(seed=SEEDS, inputs=st.integers(1, 9))
@@ -132,23 +113,5 @@ def test_thousands_of_ops() -> None:
     hardware = random_hardware(5, 4)
     plan = random_plan(graph, hardware, 5, transfers="exclusive")
     assert simulate(plan, graph, hardware).makespan_s == plan.value
-
-
-def test_simulator_is_an_executor() -> None:
-    """Run by the simulator, a model gives its own outputs and the plan's times."""
-    torch = pytest.importorskip("torch")
-    import rlinit.executors
-    from rlinit.simulation.executor import SimulatorExecutor
-    from tests.executors.models import Chain, graph_of
-
-    model, x = Chain(2).eval(), torch.randn(1, 3, 4, 4)
-    graph, hardware = graph_of(model, (x,)), random_hardware(0, 2)
-    plan = random_plan(graph, hardware, 0)
-    result = rlinit.executors.execute(plan, model, x, graph=graph, executor=SimulatorExecutor(hardware))
-    assert result.seconds == plan.value
-    assert len(result.batches) == len(plan.batches)
-    assert torch.equal(result.outputs, model(x))
-    with pytest.raises(InvalidPlan, match="needs the plan's graph"):
-        rlinit.executors.execute(plan, model, x, executor=SimulatorExecutor(hardware))
-    with pytest.raises(InvalidPlan, match="give SimulatorExecutor"):
-        rlinit.executors.execute(plan, model, x, executor="simulator")
+    with pytest.raises(InvalidPlan, match="contention is 'none'"):
+        simulate(plan, graph, hardware, contention="none")  # type: ignore[arg-type]
