@@ -7,37 +7,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import MISSING, fields
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
 
+from rlinit.arrays import BoolArray, FloatArray
 from rlinit.errors import InvalidPlan
 from rlinit.plan import Batch, ChunkOrder, Objective, Plan, PlannedTransfer, Resident, Status, Transfers
 
 _MAX_COUNT = 2**53
 """Counts up to here are exact as floats."""
 
-_STAGE_FIGURES = (
-    "work_s",
-    "in_s",
-    "out_s",
-    "overflow_s",
-    "param_bytes",
-    "off_cache_bytes",
-    "out_bytes",
-    "activation_bytes",
-)
-
-_TRAINING_FIGURES = (
-    "forward_s",
-    "backward_s",
-    "recompute_s",
-    "state_bytes",
-    "kept_bytes",
-    "recomputed_bytes",
-    "buffer_bytes",
-    "working_bytes",
-)
+_PLACED = ("start_s", "batches", "transfers", "devices", "transfer_rule", "resident")
+_STAGED = ("stages", "stage_orders", "training", "chunks", "chunk_order", "contiguous")
+_MANY = ("inputs", "shard_inputs")
+_OTHERS = {
+    "pipeline": (*_PLACED, *_MANY),
+    "memory": (*_PLACED, *_MANY, "training", "chunks", "chunk_order", "contiguous"),
+    "latency": (*_STAGED, *_MANY),
+    "throughput": _STAGED,
+}
+"""Objective -> fields of a plan that it has no use for, which have to be as they are by default."""
 
 
 def check_form(plan: Plan) -> None:
@@ -71,138 +63,90 @@ def check_form(plan: Plan) -> None:
     for name, compared in plan.baselines.items():
         if compared is not None:
             _check_number(f"baselines[{name!r}]", compared)
-    _check_split(plan)
-    _check_count("inputs", plan.inputs, 1)
-    _check_count("shard_inputs", plan.shard_inputs, 1)
-    if plan.objective in ("pipeline", "memory"):
-        _check_stage_fields(plan)
-    else:
-        _check_placement_fields(plan)
-
-
-def _check_split(plan: Plan) -> None:
-    """Check how stages and devices belong together; only a pipeline has chunks or loose ops, and not both."""
-    _check_count("chunks", plan.chunks, 1)
+    for what, least in (("chunks", 1), ("inputs", 1), ("shard_inputs", 1)):
+        _check_count(what, getattr(plan, what), least)
     if not isinstance(plan.contiguous, bool):
         raise InvalidPlan(f"the plan's contiguous is {_shown(plan.contiguous)}; expected true or false")
-    usual = plan.chunks == 1 and plan.contiguous and plan.chunk_order == "interleaved"
-    if plan.objective != "pipeline" and not usual:
-        raise InvalidPlan(f"a {plan.objective} plan has no chunks and no loose ops")
+    usual = {one.name: () if one.default is MISSING else one.default for one in fields(Plan)}
+    for what in _OTHERS[plan.objective]:
+        value = getattr(plan, what)
+        if value != usual[what] and (value or value is False):
+            expected = usual[what] or "none"
+            raise InvalidPlan(f"the plan's {what} is {_shown(value)}; expected {expected} for {plan.objective}")
     if not plan.contiguous and (plan.chunks > 1 or plan.stage_orders):
         raise InvalidPlan("a plan that is not contiguous has one stage a device and no orders")
+    _check_rows("stages[{}]", plan.stages)
+    _check_rows("batches[{}]", plan.batches)
+    _check_rows("transfers[{}]", plan.transfers)
+    _check_rows("devices[{}]", plan.devices)
+    _check_spans("batches", plan.batches)
+    _check_spans("transfers", plan.transfers)
+    _check_training(plan)
+    ops, places = list(plan.assignment or {}), list((plan.assignment or {}).values())
+    listed = [op for order in plan.stage_orders for op in order]
+    _check_column("str", lambda _: "an op", [*ops, *listed, *(plan.start_s or {})])
+    _check_column("float", lambda _: "a start in start_s", list((plan.start_s or {}).values()))
+    if plan.objective in ("pipeline", "memory"):
+        _check_column("int", lambda at: f"the stage of op {ops[at]!r}", places)
+    else:
+        named = [(op, one) for op, on in zip(ops, places, strict=True) for one in (on if type(on) is tuple else (on,))]
+        _check_column("str", lambda at: f"a device of op {named[at][0]!r}", [one for _, one in named])
 
 
-def _check_stage_fields(plan: Plan) -> None:
-    given = {
-        "start_s": plan.start_s,
-        "batches": plan.batches,
-        "transfers": plan.transfers,
-        "devices": plan.devices,
-        "transfer_rule": None if plan.transfer_rule == "parallel" else plan.transfer_rule,
-        "resident": None if plan.resident == "tensors" else plan.resident,
-        "inputs": None if plan.inputs == 1 else plan.inputs,
-        "shard_inputs": None if plan.shard_inputs == 1 else plan.shard_inputs,
-    }
-    for what, value in given.items():
-        if value:
-            raise InvalidPlan(f"a {plan.objective} plan has no {what}, but gives {_shown(value)}")
-    for j, use in enumerate(plan.stages):
-        _check_name(f"stages[{j}].device", use.device)
-        _check_count(f"stages[{j}].num_ops", use.num_ops, 0)
-        for figure in _STAGE_FIGURES:
-            _check_number(f"stages[{j}].{figure}", getattr(use, figure))
-    for j, order in enumerate(plan.stage_orders):
-        for op in order:
-            _check_name(f"stage_orders[{j}]", op)
-    if plan.training is not None:
-        _check_training_fields(plan)
-    ops, stages = list(plan.assignment or {}), list((plan.assignment or {}).values())
-    _check_names(lambda _: "an op of the assignment", ops)
-    if not _whole(stages):
-        for op, stage in zip(ops, stages, strict=True):
-            _check_count(f"the stage of op {op!r}", stage, 0)
-
-
-def _check_training_fields(plan: Plan) -> None:
+def _check_training(plan: Plan) -> None:
     training = plan.training
-    if training is None or plan.objective != "pipeline" or plan.stage_orders:
+    if training is None:
+        return
+    if plan.stage_orders:
         raise InvalidPlan("training is for pipeline plans without orders of stages")
-    _check_name("training.schedule", training.schedule)
-    _check_name("training.recompute", training.recompute)
+    _check_rows("training", [training])
+    _check_rows("training.stages[{}]", training.stages)
     _check_count("training.microbatches", training.microbatches, 1)
     _check_number("training.state_factor", training.state_factor, 1.0)
-    _check_number("training.step_s", training.step_s)
-    _check_number("training.exchange_bytes", training.exchange_bytes)
     if len(training.stages) != len(plan.stages):
         raise InvalidPlan(f"training has {len(training.stages)} stages; the plan has {len(plan.stages)}")
-    for j, use in enumerate(training.stages):
-        for figure in _TRAINING_FIGURES:
-            _check_number(f"training.stages[{j}].{figure}", getattr(use, figure))
-        _check_count(f"training.stages[{j}].in_flight", use.in_flight, 0)
-        for block in use.recomputed:
-            _check_name(f"training.stages[{j}].recomputed", block)
 
 
-def _check_placement_fields(plan: Plan) -> None:
-    for what, value in (("stages", plan.stages), ("stage_orders", plan.stage_orders), ("training", plan.training)):
-        if value:
-            raise InvalidPlan(f"a {plan.objective} plan has no {what}, but gives {_shown(value)}")
-    if plan.objective == "latency" and (plan.inputs, plan.shard_inputs) != (1, 1):
-        raise InvalidPlan(f"a latency plan is for 1 input, but gives {plan.inputs} in shards of {plan.shard_inputs}")
-    _check_names(lambda at: f"batches[{at}].op", [batch.op for batch in plan.batches])
-    _check_names(lambda at: f"batches[{at}].device", [batch.device for batch in plan.batches])
-    _check_spans("batches", plan.batches)
-    if not _whole([shard for batch in plan.batches for shard in batch.shards]):
-        for at, batch in enumerate(plan.batches):
-            for shard in batch.shards:
-                _check_count(f"batches[{at}].shards", shard, 0)
-    for at, moved in enumerate(plan.transfers):
-        for what in ("op", "source", "target", "tensor"):
-            _check_name(f"transfers[{at}].{what}", getattr(moved, what))
-    _check_spans("transfers", plan.transfers)
-    for at, use in enumerate(plan.devices):
-        _check_name(f"devices[{at}].device", use.device)
-        _check_count(f"devices[{at}].num_batches", use.num_batches, 0)
-        _check_number(f"devices[{at}].busy_s", use.busy_s)
-        _check_number(f"devices[{at}].held_bytes", use.held_bytes)
-    ops, places = list(plan.assignment or {}), list((plan.assignment or {}).values())
-    _check_names(lambda _: "an op of the assignment", ops)
-    named = [(op, one) for op, on in zip(ops, places, strict=True) for one in (on if isinstance(on, tuple) else (on,))]
-    _check_names(lambda at: f"a device of op {named[at][0]!r}", [one for _, one in named])
-    begun, starts = list(plan.start_s or {}), list((plan.start_s or {}).values())
-    _check_names(lambda _: "an op of start_s", begun)
-    if not _finite(starts):
-        for op, start in zip(begun, starts, strict=True):
-            _check_number(f"start_s of op {op!r}", start)
+def _check_rows(what: str, rows: Sequence[Any]) -> None:
+    """Check the fields of dataclasses by their annotations: numbers, whole numbers and names, also in tuples."""
+    for one in fields(rows[0]) if rows else ():
+        column, kind = [getattr(row, one.name) for row in rows], str(one.type)
+        at_of = list(range(len(rows)))
+        if kind.startswith("tuple["):
+            kind = kind.removeprefix("tuple[").removesuffix(", ...]")
+            at_of = [at for at, values in enumerate(column) for _ in values]
+            column = [value for values in column for value in values]
+        if kind in _CHECKS:
+            _check_column(kind, partial(_named, f"{what}.{one.name}", at_of), column)
+
+
+def _named(what: str, at_of: Sequence[int], at: int) -> str:
+    return what.format(at_of[at])
 
 
 # Plans have tens of thousands of ops: columns that are as they should be are not gone through one by one.
 
 
-def _finite(column: Sequence[object]) -> bool:
-    """Return whether all are floats, finite and from 0 on; where not, they may still be numbers that pass."""
-    if not set(map(type, column)) <= {float}:
-        return False
-    numbers = np.array(column, np.float64)
-    return bool(((numbers >= 0.0) & (numbers < np.inf)).all())
+def _check_column(kind: str, what: Callable[[int], str], column: Sequence[Any]) -> None:
+    """Check values of a kind; `what` names the one at a place."""
+    if kind == "str":
+        passes = set(map(type, column)) <= {str}
+    elif kind == "int":
+        passes = set(map(type, column)) <= {int} and (not column or (min(column) >= 0 and max(column) <= _MAX_COUNT))
+    else:
+        passes = set(map(type, column)) <= {float} and bool(np.all(_is_finite(np.array(column, np.float64))))
+    for at, value in enumerate(() if passes else column):
+        _CHECKS[kind](what(at), value)
 
 
-def _whole(column: Sequence[Any]) -> bool:
-    """Return whether all are whole numbers from 0 on; where not, they may still be numbers that pass."""
-    return set(map(type, column)) <= {int} and (not column or (min(column) >= 0 and max(column) <= _MAX_COUNT))
+def _is_finite(numbers: FloatArray) -> BoolArray:
+    return np.asarray((numbers >= 0.0) & (numbers < np.inf))
 
 
-def _check_names(what: Callable[[int], str], column: Sequence[object]) -> None:
-    if not set(map(type, column)) <= {str}:
-        for at, value in enumerate(column):
-            _check_name(what(at), value)
-
-
-def _check_spans(what: str, spans: Sequence[Batch] | Sequence[PlannedTransfer]) -> None:
-    starts, ends = [span.start_s for span in spans], [span.end_s for span in spans]
-    if not (_finite(starts) and _finite(ends) and bool((np.array(starts) <= np.array(ends)).all())):
-        for at, (start_s, end_s) in enumerate(zip(starts, ends, strict=True)):
-            _check_span(f"{what}[{at}]", start_s, end_s)
+def _check_spans(what: str, spans: Iterable[Batch | PlannedTransfer]) -> None:
+    for at, span in enumerate(spans):
+        if span.end_s < span.start_s:
+            raise InvalidPlan(f"{what}[{at}] ends at {span.end_s} s, before it starts at {span.start_s} s")
 
 
 def _check_levels(what: str, numbers: tuple[float, ...] | None, levels: int, *, least: float) -> None:
@@ -214,20 +158,13 @@ def _check_levels(what: str, numbers: tuple[float, ...] | None, levels: int, *, 
         _check_number(f"{what}[{level}]", number, least)
 
 
-def _check_span(what: str, start_s: float, end_s: float) -> None:
-    _check_number(f"{what}.start_s", start_s)
-    _check_number(f"{what}.end_s", end_s)
-    if end_s < start_s:
-        raise InvalidPlan(f"{what} ends at {end_s} s, before it starts at {start_s} s")
-
-
 def _check_number(what: str, value: object, least: float = 0.0) -> None:
     if not _is_number(value) or not math.isfinite(value) or value < least:  # type: ignore[arg-type, operator]
         wanted = "a finite number" if least == -math.inf else f"a finite number >= {least:g}"
         raise InvalidPlan(f"the plan's {what} is {_shown(value)}; expected {wanted}")
 
 
-def _check_count(what: str, value: object, least: int) -> None:
+def _check_count(what: str, value: object, least: int = 0) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MAX_COUNT:
         raise InvalidPlan(f"the plan's {what} is {_shown(value)}; expected a whole number >= {least}")
 
@@ -235,6 +172,10 @@ def _check_count(what: str, value: object, least: int) -> None:
 def _check_name(what: str, value: object) -> None:
     if not isinstance(value, str):
         raise InvalidPlan(f"the plan's {what} is {_shown(value)}; expected a name")
+
+
+_CHECKS: dict[str, Callable[[str, object], None]] = {"float": _check_number, "int": _check_count, "str": _check_name}
+"""Annotation of a field -> what its values have to be."""
 
 
 def _is_number(value: object) -> bool:

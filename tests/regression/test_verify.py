@@ -54,7 +54,7 @@ def test_inputs_of_a_pipeline_are_one() -> None:
     for objective in ("pipeline", "memory"):
         refused(dataclasses.replace(solved(objective), inputs=1000), "inputs")
     refused(dataclasses.replace(solved("pipeline"), shard_inputs=2), "shard_inputs")
-    refused(dataclasses.replace(solved("latency"), inputs=7, shard_inputs=7), "for 1 input")
+    refused(dataclasses.replace(solved("latency"), inputs=7, shard_inputs=7), "inputs is 7; expected 1 for latency")
 
 
 @pytest.mark.parametrize("objective", ["pipeline", "memory", "latency", "throughput"])
