@@ -546,29 +546,19 @@ class Plan:
 
         to_dot(graph, path, self)
 
-    def to_device_map(
-        self,
-        graph: Graph | None = None,
-        *,
-        devices: Mapping[str, str] | None = None,
-        coarsen: bool = False,
-        hardware: Hardware | None = None,
-    ) -> dict[str, str]:
+    def to_device_map(self, graph: Graph | None = None, *, devices: Mapping[str, str] | None = None) -> dict[str, str]:
         """Return module path -> device, for ``accelerate.dispatch_model``; see `rlinit.exporters.to_device_map`.
 
         Parameters
         ----------
-        graph, hardware
-            What the plan was made for. A coarse map needs the graph, whose bytes it counts.
+        graph
+            What the plan was made for; without it, the paths are those that the plan keeps.
         devices
             Device name of the plan -> what the map shall say; the plan's names if not given.
-        coarsen
-            Put modules that the plan cuts on the device that holds most of their parameters, where there is room for
-            all of them, rather than refuse.
         """
         from rlinit.exporters import to_device_map
 
-        return to_device_map(self, graph, devices=devices, coarsen=coarsen, hardware=hardware)
+        return to_device_map(self, graph, devices=devices)
 
     def to_megatron_layout(self, graph: Graph) -> str:
         """Return Megatron's ``--pipeline-model-parallel-layout``; see `rlinit.exporters.to_megatron_layout`."""

@@ -32,7 +32,7 @@ from rlinit.plan import Plan
 if TYPE_CHECKING:
     from rlinit.exporters.split_spec import Side
 
-_NEED_GRAPH = ("dot", "report", "split_spec", "torchrun", "megatron", "onnx", "onnx_stages", "openvino")
+_NEED_GRAPH = ("dot", "report", "split_spec", "torchrun", "megatron", "onnx_stages", "openvino")
 _FORMATS = ("trace", "plot", "device_map", *_NEED_GRAPH)
 
 _STORES = (
@@ -49,11 +49,11 @@ class Export:
     """A plan that schedule wrote (.json)."""
     made_for: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")] = None
     """What the plan was made for, as for schedule.
-    Needed by --dot, --report, --split-spec, --torchrun, --megatron, --openvino and the ONNX files."""
+    Needed by --dot, --report, --split-spec, --torchrun, --megatron, --openvino and --onnx-stages."""
     model: str | None = None
     """The same as MODEL."""
     hw: str | None = None
-    """The hardware that the plan was made for, as for schedule; --report needs it, and --coarsen counts its memory."""
+    """The hardware that the plan was made for, as for schedule; --report needs it."""
     trace: Path | None = None
     """Write a timeline for Perfetto or chrome://tracing here (.json)."""
     dot: Path | None = None
@@ -74,17 +74,12 @@ class Export:
     """With --torchrun: parts that a batch is split into."""
     megatron: Path | None = None
     """Write Megatron's --pipeline-model-parallel-layout here (.txt)."""
-    onnx: Path | None = None
-    """Write the ONNX model with the plan in it here (.onnx)."""
     onnx_stages: Path | None = None
     """Write an ONNX file for each stage into this folder."""
     openvino: Path | None = None
-    """Write affinities of OpenVINO's HETERO device here (.json, .xml)."""
+    """Write affinities of OpenVINO's HETERO device here (.json)."""
     devices: tuple[str, ...] = ()
     """With --device-map, --torchrun and --openvino: what the plan's devices are called there, as NAME=DEVICE."""
-    coarsen: bool = False
-    """With --device-map: modules that the plan cuts go on the device that holds most of them, rather than be refused.
-    With --hw, where there is no room for one, on another."""
     stages: int | None = None
     """Number of stages, where it was given to schedule."""
     reading: Annotated[ReadingOptions, tyro.conf.OmitArgPrefixes] = field(default_factory=ReadingOptions)
@@ -166,10 +161,7 @@ def _write(name: str, path: Path, plan: Plan, graph: Graph | None, command: Expo
             raise RlinitError(f"the plan is {plan.status}; there is no schedule to draw")
         plan.plot(path, graph, None if command.hw is None else _hardware(command))
     else:
-        whole = graph if command.coarsen else None  # whose bytes a coarse map counts
-        hardware = None if command.hw is None else _hardware(command)
-        places = device_places(command.devices)
-        mapped = plan.to_device_map(whole, devices=places, coarsen=command.coarsen, hardware=hardware)
+        mapped = plan.to_device_map(devices=device_places(command.devices))
         write_atomically(path, json.dumps(mapped, indent=1) + "\n")
 
 
@@ -201,8 +193,6 @@ def _write_with_graph(name: str, path: Path, plan: Plan, graph: Graph, command: 
         )
     elif name == "megatron":
         write_atomically(path, exporters.to_megatron_layout(plan, graph) + "\n")
-    elif name == "onnx":
-        exporters.to_onnx_annotated(plan, graph, command.model, path)
     else:
         exporters.to_onnx_stages(plan, graph, command.model, path)
 

@@ -6,13 +6,11 @@ function                   writes
 `to_device_map`            a device map of accelerate
 `to_dot`                   Graphviz text
 `to_megatron_layout`       Megatron's ``--pipeline-model-parallel-layout``
-`to_onnx_annotated`        an ONNX model with the plan in it; `read_onnx_annotations` reads it back
 `to_onnx_stages`           an ONNX file for each stage; `run_onnx_stages` runs them
 `to_openvino_map`          affinities of OpenVINO's HETERO device
 `to_report`                an HTML page
 `to_split_spec`            a split specification of `torch.distributed.pipelining`
 `to_torchrun_script`       a script that runs the stages by torchrun
-`layer_assignment`         the session option by which ONNX Runtime follows an annotated model
 `to_trace`                 a trace for Perfetto or Chrome
 =========================  ======================================================================
 """
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from rlinit.exporters.device_map import to_device_map
     from rlinit.exporters.graphviz import to_dot
     from rlinit.exporters.megatron import to_megatron_layout
-    from rlinit.exporters.onnx.annotated import layer_assignment, read_onnx_annotations, to_onnx_annotated
     from rlinit.exporters.onnx.stages import run_onnx_stages, to_onnx_stages
     from rlinit.exporters.openvino import to_openvino_map
     from rlinit.exporters.perfetto import to_trace
@@ -36,13 +33,10 @@ if TYPE_CHECKING:
     from rlinit.reports.html import to_report
 
 __all__ = [
-    "layer_assignment",
-    "read_onnx_annotations",
     "run_onnx_stages",
     "to_device_map",
     "to_dot",
     "to_megatron_layout",
-    "to_onnx_annotated",
     "to_onnx_stages",
     "to_openvino_map",
     "to_report",
@@ -54,13 +48,10 @@ __all__ = [
 __getattr__ = late_names(
     __name__,
     {
-        "layer_assignment": "rlinit.exporters.onnx.annotated",
-        "read_onnx_annotations": "rlinit.exporters.onnx.annotated",
         "run_onnx_stages": "rlinit.exporters.onnx.stages",
         "to_device_map": "rlinit.exporters.device_map",
         "to_dot": "rlinit.exporters.graphviz",
         "to_megatron_layout": "rlinit.exporters.megatron",
-        "to_onnx_annotated": "rlinit.exporters.onnx.annotated",
         "to_onnx_stages": "rlinit.exporters.onnx.stages",
         "to_openvino_map": "rlinit.exporters.openvino",
         "to_report": "rlinit.reports.html",

@@ -6,14 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlinit.checker.compatibility import require_hardware
-from rlinit.costs.roofline import known_bytes
 from rlinit.errors import InvalidPlan
 from rlinit.exporters.op_devices import check_graph
 from rlinit.graph import Graph
-from rlinit.hardware import Hardware
 from rlinit.plan import Plan
-from rlinit.units import format_bytes
 
 
 def to_device_map(
@@ -22,8 +18,6 @@ def to_device_map(
     *,
     modules: Mapping[str, str] | None = None,
     devices: Mapping[str, str] | None = None,
-    coarsen: bool = False,
-    hardware: Hardware | None = None,
 ) -> dict[str, str]:
     """Return the device map of a plan, for ``accelerate.dispatch_model``.
 
@@ -44,19 +38,12 @@ def to_device_map(
         op -> module path, in place of the attribute.
     devices
         device name of the plan -> what the map shall say; the plan's names if not given.
-    coarsen
-        Put a module that has no submodule to tell its ops apart, but runs on several devices, on the one of them that
-        holds most of its parameters and has room for all, or, where none has, on the device with the most room, rather
-        than refuse. The plan's times and proof do not hold for such a map. It needs the graph, which has the bytes.
-    hardware
-        What the plan was made for: a coarse map never puts more bytes of parameters on a device than its memory less
-        its reserve; tensors are not counted. None: never more than the plan holds there.
 
     Raises
     ------
     InvalidPlan
         The plan is for another graph or has no schedule, no op says which module it belongs to, the plan cuts inside
-        a module (named, with two ops that are apart), or no device has room for a module that is cut.
+        a module (named, with two ops that are apart).
     """
     where = _places(plan, graph)
     paths = dict(modules or (plan.modules if graph is None else module_paths(graph)))
@@ -74,15 +61,6 @@ def to_device_map(
             ops_of.setdefault(".".join(parts[:depth]), []).append(op)
     cover = _Cover(ops_of, paths, where, _follows(graph, where))
     cover.open("")
-    if cover.cut and not coarsen:
-        raise InvalidPlan(_refusal(cover, cover.cut[0]))
-    if cover.cut:
-        if graph is None:
-            raise InvalidPlan("a coarse device map counts bytes of parameters; give the plan's graph")
-        advice = (
-            ", or give the hardware, whose memory may be larger than what the plan holds" if hardware is None else ""
-        )
-        _settle(cover, graph, _room(plan, hardware), advice)
     if graph is not None:
         _add_folded(cover, graph)
     names = devices or {}
@@ -91,7 +69,7 @@ def to_device_map(
 
 @dataclass(slots=True)
 class _Cover:
-    """Names modules from the outermost in; those that are cut and cannot be opened are listed.
+    """Names modules from the outermost in.
 
     Parameters
     ----------
@@ -99,8 +77,8 @@ class _Cover:
         module path -> its ops, submodules included; op -> module path; op -> devices.
     follows
         Ops that run where all runs that they read.
-    result, cut
-        module path -> device; modules without one.
+    result
+        module path -> device.
     """
 
     ops_of: Mapping[str, Sequence[str]]
@@ -108,10 +86,15 @@ class _Cover:
     where: Mapping[str, tuple[str, ...]]
     follows: frozenset[str]
     result: dict[str, str] = field(default_factory=dict)
-    cut: list[str] = field(default_factory=list)
 
     def open(self, path: str) -> None:
-        """Name a module, or, where its ops are apart, its submodules."""
+        """Name a module, or, where its ops are apart, its submodules.
+
+        Raises
+        ------
+        InvalidPlan
+            It has no submodules that tell its ops apart.
+        """
         ops = self.ops_of[path]
         found = {device for op in ops for device in self.where[op]}
         if len(found) == 1:
@@ -120,8 +103,7 @@ class _Cover:
         children = sorted(child for child in self.ops_of if child and child.rpartition(".")[0] == path)
         own = [op for op in ops if self.paths[op] == path]
         if not children or any(op not in self.follows for op in own):
-            self.cut.append(path)
-            return
+            raise InvalidPlan(_refusal(self, path))
         for child in children:
             self.open(child)
 
@@ -158,45 +140,8 @@ def _refusal(cover: _Cover, path: str) -> str:
     return (
         f"the plan cuts inside module {path!r}: op {first!r} runs on {', '.join(where[first])} and op "
         f"{other!r} on {', '.join(where[other])}; a device map cannot say that "
-        "(plan graph.group('layer'), or coarsen)"
+        "(plan graph.group('layer'))"
     )
-
-
-def _room(plan: Plan, hardware: Hardware | None) -> dict[str, float]:
-    """Return device -> bytes of parameters that it may hold."""
-    if hardware is not None:
-        require_hardware(plan, hardware)
-        return {device.name: device.memory_bytes - device.reserve_bytes for device in hardware.devices}
-    if plan.objective in ("pipeline", "memory"):
-        held = dict.fromkeys((use.device for use in plan.stages), 0.0)
-        for use in plan.stages:
-            held[use.device] += use.param_bytes
-        return held
-    return {use.device: use.held_bytes for use in plan.devices}
-
-
-def _settle(cover: _Cover, graph: Graph, room: Mapping[str, float], advice: str) -> None:
-    """Put every module that is cut, the largest first, on the device that holds most of it and has room for all."""
-    held = dict(zip(graph.names, known_bytes(graph.param_bytes).tolist(), strict=True))
-    left = dict(room)
-    for path, device in cover.result.items():
-        left[device] -= sum(held[op] for op in cover.ops_of[path])
-    size = {path: sum(held[op] for op in cover.ops_of[path]) for path in cover.cut}
-    for path in sorted(cover.cut, key=lambda path: (-size[path], path)):
-        there: dict[str, tuple[float, int]] = {}
-        for op in cover.ops_of[path]:
-            for device in cover.where[op]:
-                weight, count = there.get(device, (0.0, 0))
-                there[device] = (weight + held[op], count + 1)
-        fitting = [device for device in sorted(left) if size[path] <= left[device]]
-        if not fitting:
-            raise InvalidPlan(
-                f"module {path!r} has {format_bytes(size[path])} of parameters, for which no device has room; plan "
-                f"graph.group('layer'){advice}"
-            )
-        chosen = max(fitting, key=lambda device: (*there.get(device, (-1.0, 0)), left[device]))
-        cover.result[path] = chosen
-        left[chosen] -= size[path]
 
 
 def module_paths(graph: Graph) -> dict[str, str]:

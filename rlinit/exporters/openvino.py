@@ -1,4 +1,4 @@
-"""Placements for OpenVINO's HETERO device: a map from op to device, as JSON or XML.
+"""Placements for OpenVINO's HETERO device: a map from op to device, as JSON.
 
 OpenVINO runs an op where its run-time attribute ``affinity`` says. With the map read back, ``affinities``, ``device`` =
 ``json.load(file)["affinities"], ["device"]``, a model is placed so::
@@ -20,16 +20,13 @@ The manual of OpenVINO, "Heterogeneous execution", manual mode.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from xml.etree import ElementTree
 
 from rlinit.errors import InvalidPlan
 from rlinit.exporters.op_devices import device_names, op_devices
-from rlinit.exporters.text import UNWRITABLE
-from rlinit.files import write_atomically
+from rlinit.files import write_json
 from rlinit.graph import Graph
 from rlinit.plan import Plan
 
@@ -46,33 +43,24 @@ def to_openvino_map(
 ) -> None:
     """Write the affinities of a plan, atomically.
 
-    ``.json`` files hold ``{"device": "HETERO:GPU.0,CPU", "affinities": {name: device}}``, ``.xml`` files
-    ``<hetero device="HETERO:GPU.0,CPU"><op name="..." affinity="..."/>...</hetero>``. The devices are in the plan's
-    order; the module's text shows how a model is placed by them.
+    The file holds ``{"device": "HETERO:GPU.0,CPU", "affinities": {name: device}}``, the devices in the plan's order.
+    The module's text shows how a model is placed by them.
 
     Parameters
     ----------
     plan, graph, devices, names
         As for `openvino_affinities`.
     path
-        A file that ends in ``.json`` or ``.xml``.
+        The file to write; one that exists is replaced.
 
     Raises
     ------
     InvalidPlan
-        As for `openvino_affinities`; or another suffix, or a name that XML has no way to write.
+        As for `openvino_affinities`.
     """
     affinities = openvino_affinities(plan, graph, devices=devices, names=names)
     used = dict.fromkeys((devices or {}).get(device, device) for device in device_names(plan, graph))
-    device = f"HETERO:{','.join(used)}"
-    suffix = Path(path).suffix.lower()
-    if suffix == ".json":
-        text = json.dumps({"device": device, "affinities": affinities}, indent=1)
-    elif suffix == ".xml":
-        text = _xml(device, affinities)
-    else:
-        raise InvalidPlan(f"cannot tell the format of {path} from its suffix; expected .json or .xml")
-    write_atomically(path, text + "\n")
+    write_json(path, {"device": f"HETERO:{','.join(used)}", "affinities": affinities})
 
 
 def openvino_affinities(
@@ -135,13 +123,3 @@ def _names_of_node(node: str, tensors: Sequence[str]) -> list[str]:
         return [str(tensors[-1])]
     # Should its outputs be made by different ops of OpenVINO, each is called after its output.
     return [node, *(f"{node}_{tensor}" for tensor in tensors if len(tensors) > 1)]
-
-
-def _xml(device: str, affinities: Mapping[str, str]) -> str:
-    root = ElementTree.Element("hetero", device=device)
-    for name, theirs in affinities.items():
-        if UNWRITABLE.search(name):
-            raise InvalidPlan(f"XML cannot write the name {name!r}; write JSON")
-        ElementTree.SubElement(root, "op", name=name, affinity=theirs)
-    ElementTree.indent(root)
-    return ElementTree.tostring(root, encoding="unicode")

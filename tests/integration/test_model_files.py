@@ -85,7 +85,7 @@ def test_a_plan_says_its_time_and_is_exported(folder: Path, capsys: pytest.Captu
     assert "outputs equal" in out
     formats = {"--trace": "t.json", "--dot": "g.dot", "--report": "r.html", "--plot": "p.svg", "--device-map": "m.json"}
     named = [part for flag, name in formats.items() for part in (flag, str(folder / name))]
-    given = ["--model", str(folder / "net.pt2"), "--hw", str(folder / "hw.toml"), "--coarsen"]
+    given = ["--model", str(folder / "net.pt2"), "--hw", str(folder / "hw.toml")]
     assert main(["export", str(folder / "pipeline.json"), *named, *given]) == 0
     assert all((folder / name).stat().st_size > 0 for name in formats.values())
     assert set(json.loads((folder / "m.json").read_text()).values()) <= {"d0", "d1"}
@@ -220,12 +220,12 @@ def test_onnx_files_are_exported(tmp_path: Path, capsys: pytest.CaptureFixture[s
     plan = str(tmp_path / "plan.json")
     assert main(["schedule", str(tmp_path / "net.onnx"), *common, "--out", plan]) == 0
     capsys.readouterr()
-    formats = ["--onnx-stages", "parts", "--onnx", "whole.onnx", "--openvino", "map.json"]
+    formats = ["--onnx-stages", "parts", "--openvino", "map.json"]
     named = [part if part.startswith("--") else str(tmp_path / part) for part in formats]
     named += ["--devices", "d0=CPU", "d1=GPU.0"]
     assert main(["export", plan, "--model", str(tmp_path / "net.onnx"), *common, *named, "--json"]) == 0
     written = json.loads(capsys.readouterr().out)
-    assert set(written) == {"onnx_stages", "onnx", "openvino"}
+    assert set(written) == {"onnx_stages", "openvino"}
     feeds = feeds_of(model, 2)
     parts, whole = run_onnx_stages(tmp_path / "parts", feeds), run_whole(model, feeds)
     for name, value in whole.items():

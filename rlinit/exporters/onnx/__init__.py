@@ -1,1 +1,1 @@
-"""Plans as ONNX: annotations, and a file for each stage."""
+"""Plans of ONNX models: a file for each stage."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,9 +152,7 @@ def run_onnx_stages(
     BackendUnavailable
         onnxruntime is not installed.
     """
-    open_session = _sessions(Path(folder), providers)
-    outputs, parts = _manifest(Path(folder) / "parts.json")
-    return _run_parts(outputs, parts, feeds, lambda at: open_session(parts[at]))
+    return OnnxParts(folder, providers).run(feeds)
 
 
 class OnnxParts:
@@ -172,55 +170,40 @@ class OnnxParts:
     """
 
     def __init__(self, folder: str | Path, providers: Mapping[str, Sequence[Any]] | None = None) -> None:
-        open_session = _sessions(Path(folder), providers)
+        try:
+            onnxruntime: Any = importlib.import_module("onnxruntime")
+        except ImportError as problem:
+            raise BackendUnavailable(
+                f"running ONNX parts needs onnxruntime ({problem}); pip install onnxruntime"
+            ) from problem
         self._outputs, self._parts = _manifest(Path(folder) / "parts.json")
-        self._opened = [open_session(part) for part in self._parts]
+        self._opened = [
+            onnxruntime.InferenceSession(
+                str(Path(folder) / part["file"]),
+                providers=list((providers or {}).get(part["device"], ["CPUExecutionProvider"])),
+            )
+            for part in self._parts
+        ]
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the model's outputs by name, from its inputs by name.
+        """Return the model's outputs by name, from its inputs by name; tensors are dropped after their last reader.
 
         Raises
         ------
         InvalidPlan
             `feeds` lacks an input.
         """
-        return _run_parts(self._outputs, self._parts, feeds, self._opened.__getitem__)
-
-
-def _sessions(folder: Path, providers: Mapping[str, Sequence[Any]] | None) -> Callable[[Mapping[str, Any]], Any]:
-    """Return what opens a session for a part."""
-    try:
-        onnxruntime: Any = importlib.import_module("onnxruntime")
-    except ImportError as problem:
-        raise BackendUnavailable(
-            f"running ONNX parts needs onnxruntime ({problem}); pip install onnxruntime"
-        ) from problem
-
-    def open_session(part: Mapping[str, Any]) -> Any:
-        chosen = list((providers or {}).get(part["device"], ["CPUExecutionProvider"]))
-        return onnxruntime.InferenceSession(str(folder / part["file"]), providers=chosen)
-
-    return open_session
-
-
-def _run_parts(
-    outputs: Sequence[str],
-    parts: Sequence[Mapping[str, Any]],
-    feeds: Mapping[str, Any],
-    session_of: Callable[[int], Any],
-) -> dict[str, Any]:
-    """Run the parts one after the other; tensors are dropped after their last reader."""
-    last_read = {name: at for at, part in enumerate(parts) for name in part["takes"]}
-    values = dict(feeds)
-    for at, part in enumerate(parts):
-        missing = next((name for name in part["takes"] if name not in values), None)
-        if missing is not None:
-            raise InvalidPlan(f"{part['file']} takes {missing!r}, which is not among the inputs given")
-        results = session_of(at).run(list(part["gives"]), {name: values[name] for name in part["takes"]})
-        values.update(zip(part["gives"], results, strict=True))
-        for name in [name for name in part["takes"] if last_read[name] == at and name not in outputs]:
-            del values[name]
-    return {name: values[name] for name in outputs}
+        last_read = {name: at for at, part in enumerate(self._parts) for name in part["takes"]}
+        values = dict(feeds)
+        for at, (part, session) in enumerate(zip(self._parts, self._opened, strict=True)):
+            missing = next((name for name in part["takes"] if name not in values), None)
+            if missing is not None:
+                raise InvalidPlan(f"{part['file']} takes {missing!r}, which is not among the inputs given")
+            results = session.run(list(part["gives"]), {name: values[name] for name in part["takes"]})
+            values.update(zip(part["gives"], results, strict=True))
+            for name in [name for name in part["takes"] if last_read[name] == at and name not in self._outputs]:
+                del values[name]
+        return {name: values[name] for name in self._outputs}
 
 
 def _manifest(path: Path) -> tuple[list[str], list[dict[str, Any]]]:

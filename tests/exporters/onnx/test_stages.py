@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rlinit
-from rlinit.errors import BackendUnavailable, InvalidGraph, InvalidPlan
+from rlinit.errors import BackendUnavailable, InvalidGraph, InvalidPlan, RlinitError
 from rlinit.exporters.onnx import external_data
 from rlinit.exporters.onnx.node_mapping import fit_onnx
 from rlinit.exporters.onnx.stages import onnx_stages, run_onnx_stages, to_onnx_stages
@@ -294,3 +294,23 @@ def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         run_onnx_stages(tmp_path, {})
     with pytest.raises(BackendUnavailable, match="onnx"):
         onnx_stages(plan, graph, model)
+
+
+def test_mutated_files_never_crash(tmp_path: Path) -> None:
+    """Random changes of bytes give what the file says, or an error of this package, nothing else."""
+    model = random_model(5)
+    graph = from_onnx(model, batch=3)
+    plan = staged(graph, slices(graph, 4, np.random.default_rng(0)), 4)
+    whole = model.SerializeToString()
+    rng = np.random.default_rng(1)
+    refused = 0
+    for _ in range(120):
+        content = bytearray(whole)
+        for at in rng.integers(0, len(content), int(rng.integers(1, 4))):
+            content[at] = int(rng.integers(256))
+        (tmp_path / "m.onnx").write_bytes(content)
+        try:
+            onnx_stages(plan, graph, tmp_path / "m.onnx")
+        except RlinitError:
+            refused += 1
+    assert 30 < refused < 120
