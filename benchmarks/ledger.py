@@ -24,7 +24,7 @@ from benchmarks.portfolio import PORTFOLIO, Case, solve
 from benchmarks.provenance import COMMIT
 from benchmarks.record import RESULTS, count_processor_time, print_table, save
 from rlinit.budget import Budget
-from rlinit.solving import placement_phases, placement_proofs
+from rlinit.solving import placement_phases
 from rlinit.solving.activations import INTERLEAVED_METHODS, TRAINING_METHODS
 from rlinit.solving.phases import Phase
 from rlinit.solving.placements import PLACEMENT_METHODS
@@ -41,10 +41,6 @@ Earned = dict[str, dict[str, float]]
 """By phase: its seconds, what value and bound gained in it relatively, and 1 where it closed the gap."""
 
 
-def _nothing(*_: object, **__: object) -> None:
-    """Do nothing, in the place of a mechanism."""
-
-
 def _start(name: str) -> Callable[[], AbstractContextManager[object]]:
     return lambda: patch.object(placement_phases, "_STARTS", tuple(s for s in placement_phases._STARTS if s != name))
 
@@ -54,14 +50,9 @@ _PARTS: dict[str, dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "training": {},
     "placements": {
         **{f"start {name}": _start(name) for name in placement_phases._STARTS},
-        "windows between searches": lambda: patch.object(placement_proofs, "windows", _nothing),
     },
 }
-"""Mechanisms inside phases, which are left out wherever the phase around them runs."""
-
-_AROUND = {
-    "windows between searches": "search and bounds by turns",
-}
+"""Mechanisms inside the coarse schedule, which are left out wherever it runs."""
 
 
 @contextmanager
@@ -108,7 +99,7 @@ def judge_problem(case: Case, problem: str, seconds: float, only: Sequence[str])
             with _strategy(problem, lambda phases, name=name: [p for p in phases if p.name != name]):  # type: ignore[misc]
                 without[name] = solve(case, problem, seconds)
     for name, side in _PARTS[problem].items():
-        if (not only or name in only) and _AROUND.get(name, "coarse schedule") in ran:
+        if (not only or name in only) and "coarse schedule" in ran:
             with side():
                 without[name] = solve(case, problem, seconds)
     earned.clear()

@@ -135,10 +135,8 @@ def _placement_steps() -> dict[str, list[_Call]]:
         for method in (*PLACEMENT_HEURISTICS, "sweep", "split")
     ]
     blocks = _layers(levels=9, waist=4)
-    steps["blocks and windows"] = [
+    steps["blocks"] = [
         _Call(blocks, ample, {"objective": "latency", "method": "split"}),
-        _Call(blocks, ample, {"objective": "latency", "method": "warm"}),
-        _Call(blocks, ample, {"objective": "throughput", "inputs": 2, "method": "warm"}),
     ]
     steps["bounds of placements"] = [
         _Call(graph, ample, {"objective": objective, "method": method, "inputs": inputs}, True)

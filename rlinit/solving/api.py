@@ -93,12 +93,12 @@ def schedule(
         says under ``start`` what it was.
     window
         For ``warm``: the levels around stage boundaries the exact solver may change; ``auto`` widens 1, 2, 4, ...;
-        None frees everything. For placements: the ops it may move at a time.
+        None frees everything.
     method
-        ``auto``: whatever proves the optimum soonest. ``warm``: coarse schedule, windows on SCIP, bounds. ``milp``:
-        the full program on SCIP from nothing. ``agent``: the learned agent alone. A heuristic's name: that alone, with
-        the cheapest bounds. For stages also ``ideals``: dynamic programming over ideals; ``cp-sat``. For
-        placements also ``sweep``: local search; ``split``: module by module; ``cp-sat``.
+        ``auto``: whatever proves the optimum soonest. ``milp``: the full program on SCIP from nothing. ``agent``: the
+        learned agent alone. A heuristic's name: that alone, with the cheapest bounds. For stages also ``warm``: coarse
+        schedule, windows on SCIP, bounds; ``ideals``: dynamic programming over ideals; ``cp-sat``. For placements also
+        ``sweep``: local search; ``split``: module by module; ``cp-sat``.
     gap
         Stop once proven within this fraction of the best possible.
     time_limit_s

@@ -156,14 +156,14 @@ class SolveOptions(ProblemOptions):
     """
 
     method: str = "auto"
-    """auto, or one way alone: warm (a start, then windows by SCIP), milp (all by SCIP), agent, or a heuristic.
-    For pipeline and memory also ideals and cp-sat.
+    """auto, or one way alone: milp (all by SCIP), agent, or a heuristic.
+    For pipeline and memory also warm (a start, then windows by SCIP), ideals and cp-sat.
     For latency and throughput also sweep, split and cp-sat.
     An unknown name lists them all."""
     agent: str = "auto"
     """Where a first schedule comes from: auto, a heuristic, a learned agent (.safetensors), a saved plan (.json)."""
     window: Window = "auto"
-    """Levels around the borders of stages, or ops at a time, that the exact solver may change: a number, auto, full."""
+    """For warm: levels around the borders of stages that the exact solver may change: a number, auto, full."""
     gap: float = 0.0
     """Stop once the schedule is proven within this fraction of the best possible."""
     time_limit_s: float | None = None

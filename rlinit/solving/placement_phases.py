@@ -1,4 +1,4 @@
-"""The phases of solving a placement problem: coarse start, local search, blocks, windows, programs and bounds.
+"""The phases of solving a placement problem: coarse start, local search, blocks, programs and bounds.
 
 Every phase takes the search, improves the incumbent's value or bound, and returns when it is done, when the gap is
 closed or when the budget is spent. Phases know nothing of graphs, files or plans.
@@ -28,7 +28,7 @@ from rlinit.placements.shards import in_larger_shards, in_smaller_shards
 from rlinit.solving.incumbent import PlacementIncumbent
 from rlinit.solving.options import SolveOptions
 
-_STARTS = ("heft", "greedy", "best-device", "met", "segments", "data-parallel")
+_STARTS = ("heft", "segments", "data-parallel")
 """Heuristics of milliseconds that the search begins from, the best of them."""
 
 NOTHING_FITS = "no placement respects memory, groups, exclusions and links together"
@@ -64,21 +64,17 @@ class PlacementLimits:
 
     Parameters
     ----------
-    window_nodes, full_nodes
-        Branch-and-bound nodes of the program of a window, and of the full one.
+    full_nodes
+        Branch-and-bound nodes of the full program.
     split_work
         Partial schedules extended in blocks.
     trial_choices
         Choices of devices and orders by which makespans are refuted.
-    rounds
-        Times that all windows are gone through.
     """
 
-    window_nodes: int | None = 500
     full_nodes: int | None = 20_000
     split_work: int = 3_000_000
     trial_choices: int = 20_000
-    rounds: int = 1
 
 
 @dataclass(slots=True)
@@ -134,7 +130,7 @@ class PlacementSearch:
         peak
             Where the peak of live tensors counts against memory, how the search keeps to it: that of the incumbent.
         """
-        timed = PlacementLimits(full_nodes=None, split_work=_UNLIMITED, trial_choices=_UNLIMITED, rounds=1 << 30)
+        timed = PlacementLimits(full_nodes=None, split_work=_UNLIMITED, trial_choices=_UNLIMITED)
         limits = timed if options.timed else PlacementLimits()
         return cls(incumbent, options, start, limits, peak, "none" if start is None else "plan")
 

@@ -1,4 +1,4 @@
-"""The phases of a placement problem that prove: trials, programs, windows, bounds, and turns with search."""
+"""The phases of a placement problem that prove: trials, programs, bounds, and turns with search."""
 
 from __future__ import annotations
 
@@ -17,24 +17,14 @@ from rlinit.exact.placements.milp.solve import solve_placement_milp
 from rlinit.exact.solvers.cp_sat import SHORT_WORK, ConstraintSettings, is_available, require_available
 from rlinit.placements.problem import Placement, PlacementResult
 from rlinit.placements.timeline import placement_of
-from rlinit.placements.window import placement_windows
 from rlinit.solving.incumbent import PlacementIncumbent
 from rlinit.solving.placement_phases import NOTHING_FITS, PlacementSearch, local_search, run_heuristic, take_bound
-
-_WINDOW_OPS = 12
-"""Ops that a window frees at first; doubled while windows find nothing better."""
-
-_WINDOW_SHARE = 0.2
-"""Of the time left, what one window may take."""
 
 _SERVED_SHARE = 0.5
 """Of the time left, what the program first come, first served may take before that of any order of transfers."""
 
 MAX_CONSTRAINT_OPS = 300
 """Ops up to which `auto` tries it: flexible job shops of 240 ops are closed, networks of 490 are hopeless."""
-
-WINDOW_PROGRAM_OPS = 5_000
-"""Ops up to which windows of the whole are solved on SCIP, unless they are asked for by name."""
 
 _TURN_SHARE, _LEAST_TURN_S = 0.12, 0.5
 """Of the time left, what a turn of search or proof takes, and seconds that it may take in any case."""
@@ -44,9 +34,6 @@ _IDLE_S, _IDLE_TURNS = 0.01, 20
 
 _LEAST_SHARE, _MEMORY = 0.3, 0.7
 """Of all turns' time, what search and proof get at least each; what counts of gains and time, a turn later."""
-
-_WINDOW_TURNS = 4
-"""Every so many turns of the search are windows."""
 
 _CATCHING_SHARE = 0.5
 """Of the time left, in which a chain that is behind the bound has to be ahead of it to go on at once."""
@@ -169,48 +156,8 @@ def constraint_program(search: PlacementSearch) -> None:
         incumbent.raise_bound((result.bound,), "cp-sat")
 
 
-def windows(search: PlacementSearch) -> None:
-    """Phases 2 and 3: free the ops around cut edges, then along the critical path; solve, accept, move on, widen."""
-    incumbent, window = search.incumbent, search.options.window
-    if window is None:
-        full_program(search)
-        return
-    size = int(window) if isinstance(window, int) else _WINDOW_OPS
-    rounds = search.limits.rounds
-    while size > 0 and rounds > 0 and not incumbent.finished and incumbent.assignment is not None:
-        rounds -= 1
-        before = incumbent.values
-        with incumbent.in_phase(f"window: {size} ops"):
-            _pass_of_windows(search, size)
-        if window != "auto":
-            rounds = rounds if incumbent.values != before else 0
-        elif incumbent.values == before:
-            size *= 2
-            if size > 2 * incumbent.problem.num_ops:
-                return
-
-
-def _pass_of_windows(search: PlacementSearch, size: int) -> None:
-    """Solve the windows of so many ops around the incumbent, one after another."""
-    incumbent = search.incumbent
-    if incumbent.assignment is None:
-        return
-    for free in placement_windows(incumbent.problem, incumbent.assignment, size):
-        if incumbent.finished:
-            return
-        with incumbent.part(f"window of {size} ops"), incumbent.within(_WINDOW_SHARE):
-            result = solve_placement_milp(
-                incumbent.problem,
-                budget=incumbent.budget,
-                start=incumbent.assignment,
-                free=free,
-                settings=PlacementMilpSettings(node_limit=search.limits.window_nodes),
-            )
-            incumbent.offer(result.placement, "window")
-
-
 def by_turns(search: PlacementSearch) -> None:
-    """Search from other seeds, now and then in windows on SCIP, and raise the bound by turns: what gains more, more."""
+    """Search from other seeds and raise the bound by turns: what gains more, more."""
     incumbent = search.incumbent
     if incumbent.finished:
         return
@@ -224,11 +171,7 @@ def by_turns(search: PlacementSearch) -> None:
             take_bound(incumbent, joined.run(incumbent.budget), "joined")
 
     def improve() -> None:
-        turn = next(turns)
-        if turn % _WINDOW_TURNS == 0 and problem.num_ops <= WINDOW_PROGRAM_OPS:
-            windows(search)
-        else:
-            local_search(search, turn)
+        local_search(search, next(turns))
 
     def behind() -> float:
         """Return by what part of the bound the chain is below it: until it is above, no gap tells of its work."""

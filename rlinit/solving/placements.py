@@ -28,7 +28,7 @@ from rlinit.solving import placement_proofs as proofs
 from rlinit.solving.incumbent import PlacementIncumbent, for_placement
 from rlinit.solving.phases import Condition, Form, Kind, Phase, Strategy, follow
 from rlinit.solving.placement_phases import PlacementSearch, run_heuristic
-from rlinit.solving.placement_proofs import MAX_CONSTRAINT_OPS, WINDOW_PROGRAM_OPS, bound_phase, has_constraints
+from rlinit.solving.placement_proofs import MAX_CONSTRAINT_OPS, bound_phase, has_constraints
 from rlinit.solving.plans import Request
 
 _PROGRAM_OPS = 60
@@ -48,10 +48,6 @@ _CLOSING_S = 2e-5
 
 _PATH_SHARE = 0.25
 """Of the mean load of devices, the longest path up to which loads decide, and precedence hardly."""
-
-
-def _ops_up_to(count: int) -> Condition[PlacementSearch]:
-    return Condition(f"at most {count:,} ops", lambda search: search.problem.num_ops <= count)
 
 
 def _num_timed(search: PlacementSearch) -> int:
@@ -169,7 +165,7 @@ _OPENING: Strategy[PlacementSearch] = (
         "coarse schedule",
         phases.named_start,
         when=(_NO_PLAN,),
-        because="the best of six quick heuristics, a few milliseconds; ledger: 0.90 (0.76 to 1.00) on 30 problems",
+        because="the best of three quick heuristics, a few milliseconds; ledger: 0.90 (0.76 to 1.00) on 30 problems",
     ),
     Phase(
         "learned agent",
@@ -289,23 +285,12 @@ _AUTO: Strategy[PlacementSearch] = (
         "randomly wired ones, need most of the time for the bound (benchmarks.families.placements imported); "
         "ledger: 0.91 (0.91 to 0.92) on several inputs, 0.90 (0.73 to 1.00) on language models",
     ),
-    Phase(
-        "windows",
-        proofs.windows,
-        when=(_UNTIMED, _ops_up_to(WINDOW_PROGRAM_OPS)),
-        because="programs of few ops find what no single move does",
-    ),
 )
 
 PLACEMENT_METHODS: dict[str, Strategy[PlacementSearch]] = {
     "auto": _AUTO,
     "agent": (_LOAD, Phase("learned agent", phases.learned, because="it was asked for by name")),
     "sweep": (*_COARSE, Phase("local search", phases.local_search, because="it was asked for by name")),
-    "warm": (
-        *_COARSE,
-        Phase("windows", proofs.windows, because="Inc-ILP's second and third phase"),
-        Phase("bounds around and joined", proofs.closing_bounds, because="a window proves nothing of the whole"),
-    ),
     "milp": (_LOAD, Phase("full program", proofs.full_program, because="it was asked for by name")),
     "split": (
         _LOAD,
@@ -397,7 +382,7 @@ def _coarse_strategy(graph: Graph) -> Strategy[PlacementSearch]:
             coarse = coarsen(graph, chains=True, max_bytes=float(incumbent.problem.capacity_bytes.max()))
             problem = contract_problem(coarse, incumbent.problem)
         method = "sweep" if search.options.method == "auto" else search.options.method
-        options = dataclasses.replace(search.options, method=method, window="auto")
+        options = dataclasses.replace(search.options, method=method)
         with incumbent.in_phase(f"search of {problem.num_ops} coarse ops"):
             inner = for_placement(problem, incumbent.budget, incumbent.target_gap, None)
             inner_search = PlacementSearch.of(inner, options, None)

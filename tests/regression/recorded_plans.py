@@ -276,14 +276,12 @@ def placement_programs() -> Iterator[Case]:
     for n in (8, 12, 16, 20):
         yield case(f"dag-{n} latency auto", partial(dag, 11, n), three, "latency")
         yield case(f"dag-{n} ties latency auto", partial(dag, 12, n, ties=True), three, "latency")
-    for method in ("milp", "warm", "split"):
+    for method in ("milp", "split"):
         yield case(f"dag-10 latency {method}", dag10, three, "latency", method=method)
-    for method in ("warm", "split", "auto"):
+    for method in ("split", "auto"):
         yield case(f"er-2x8 latency {method}", er2x8, server, "latency", method=method)
     yield case("er-2x8 latency split, two side by side", er2x8, server, "latency", method="split", jobs=2)
     yield case("ws-2x8 two channels latency split", ws2x8, server, "latency", method="split")
-    yield case("dag-10 latency warm, window None", dag10, three, "latency", method="warm", window=None)
-    yield case("dag-10 latency warm, window 4", dag10, three, "latency", method="warm", window=4)
     for transfers in ("parallel", "exclusive", "blocking"):
         yield case(f"dag-8 {transfers} latency auto", dag8, partial(three, 9.0), "latency", transfers=transfers)
         yield case(f"dag-8 {transfers} latency milp", dag8, three, "latency", transfers=transfers, method="milp")
@@ -294,7 +292,7 @@ def placement_programs() -> Iterator[Case]:
         yield case(f"dag-8 resident {resident} latency auto", dag8, partial(three, 6.0), "latency", resident=resident)
     yield case("dag-8 latency infeasible", dag8, partial(three, 0.5), "latency")
     yield case("dag-10 latency coarsen", dag10, three, "latency", coarsen=True)
-    for method in ("auto", "milp", "warm", "split"):
+    for method in ("auto", "milp", "split"):
         yield case(f"dag-4 throughput {method}", dag4, halves, "throughput", inputs=2, method=method)
     yield case("er-1x8 throughput auto", partial(wired, "er", 1, 1, 8, 1, 2), server, "throughput", inputs=2)
     yield case("dag-6 throughput auto tight memory", dag6, partial(three, 9.0, (1, 2)), "throughput", inputs=2)

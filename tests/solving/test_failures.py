@@ -82,7 +82,7 @@ def test_a_stage_plan_survives_every_exact_part(error: Exception, monkeypatch: p
 
 @pytest.mark.usefixtures("production")
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("method", ["auto", "warm", "milp", "sweep"])
+@pytest.mark.parametrize("method", ["auto", "milp", "sweep"])
 def test_a_placement_survives_every_exact_part(
     error: Exception, method: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

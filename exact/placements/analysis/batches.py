@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rlinit.arrays import BoolArray, FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.placements.problem import PlacementProblem
 
 
@@ -25,20 +25,6 @@ class DataFlow(NamedTuple):
     tensor_bytes: FloatArray
     s_per_byte: FloatArray
     delay_s: FloatArray
-
-
-class BatchState(NamedTuple):
-    """What is known of the batches, changed in place; the fields as in `BatchWindows`."""
-
-    free: BoolArray
-    allowed: BoolArray
-    mask: IntArray
-    least: FloatArray
-    head: FloatArray
-    tail: FloatArray
-    before: IntArray
-    after: IntArray
-    precedes: BoolArray
 
 
 def data_flow(problem: PlacementProblem, visit: IntArray | None = None) -> DataFlow:

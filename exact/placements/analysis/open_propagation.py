@@ -1,6 +1,18 @@
-"""Compiled propagation of heads and tails where nothing is fixed but what may run: producers that share a device queue.
+"""Compiled propagation of heads and tails along data, where nothing is fixed but what may run.
 
-Producers of an op that are on its device run one after another there, all others send their tensors.
+Let r be the head and q the tail of a batch: no earlier start, and no less time from its end to the makespan (Carlier's
+tail: without the batch itself). With i and j the devices of an op and of one of its producers or consumers, and the
+transfer of one shard::
+
+    r[v, i] >= min over j of r[u, j] + least[u, j] + transfer(u, j, i)      for each producer u
+    q[v, i] >= min over j of transfer(v, i, j) + least[w, j] + q[w, j]      for each consumer w
+
+Ops of one group are on one device. Producers of an op that are on its device run one after another there, all others
+send their tensors.
+
+References
+----------
+Carlier, "The one-machine sequencing problem" (1982), for heads and tails.
 """
 
 from __future__ import annotations
@@ -126,7 +138,7 @@ def _joined(
 
 @njit(cache=True, nogil=True)
 def carry_open(flow: DataFlow, able: BoolArray, least: FloatArray, head: FloatArray, tail: FloatArray) -> None:
-    """Carry heads forward and tails backward along data as `carry` does, where nothing is fixed but what may run.
+    """Carry heads forward and tails backward along data, where nothing is fixed but what may run.
 
     Producers of an op that are on its device run one after another there, all others send their tensors: the head is
     the least time for which that can be; tails alike, by the consumers.

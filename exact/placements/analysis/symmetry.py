@@ -6,8 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray
-from rlinit.placements.problem import Placement, PlacementProblem
+from rlinit.arrays import IntArray
+from rlinit.placements.problem import PlacementProblem
 
 Symmetry = Literal["none", "batches", "tasks", "time"]
 """What alike devices are put in order of: batches, (op, shard) tasks, or busy seconds."""
@@ -82,38 +82,3 @@ def alike_nodes(problem: PlacementProblem, node_of_device: IntArray | None = Non
 
     groups = [sorted(np.flatnonzero(node_of_device == node).tolist(), key=look) for node in np.unique(node_of_device)]
     return _classes(problem, groups)
-
-
-def _metric(problem: PlacementProblem, device: IntArray, by: Symmetry) -> FloatArray:
-    """Return the (d,) batches, tasks or busy seconds of each device."""
-    sizes = np.stack([(device == i).sum(axis=1) for i in range(problem.num_devices)], axis=1)
-    if by == "tasks":
-        return np.asarray(sizes.sum(axis=0), np.float64)
-    if by == "batches":
-        return np.asarray((sizes > 0).sum(axis=0), np.float64)
-    busy: FloatArray = np.take_along_axis(problem.time_s, sizes[:, :, None], axis=2)[:, :, 0].sum(axis=0)
-    return busy
-
-
-def in_order(
-    problem: PlacementProblem, placement: Placement, classes: list[list[list[int]]], by: Symmetry
-) -> Placement:
-    """Return the same placement with the members of each class exchanged so that their metrics fall.
-
-    Parameters
-    ----------
-    classes
-        Of `alike_devices` or `alike_nodes`.
-    by
-        The metric, summed over the devices of a node; "none" changes nothing.
-    """
-    if by == "none" or not classes:
-        return placement
-    metric = _metric(problem, placement.device, by)
-    moved = np.arange(problem.num_devices)
-    for members in classes:
-        ranked = sorted(members, key=lambda group: -metric[group].sum())
-        for source, target in zip(ranked, members, strict=True):
-            moved[source] = target
-    op, at = np.divmod(placement.sequence, problem.num_devices)
-    return Placement(moved[placement.device], op * problem.num_devices + moved[at])

@@ -1,17 +1,13 @@
 """Time windows of batches: what heads, tails and a value to beat decide before any search.
 
 The *head* of a batch is a lower bound on its start, its *tail* one on the time from its end to the makespan (Carlier's
-tail, without the batch itself), in every placement whose makespan is at most a limit. The equations are in
-:mod:`~rlinit.exact.placements.analysis.propagation`. A batch whose head, duration and tail exceed the limit is not
-there. There are two views:
+tail, without the batch itself), in every placement whose makespan is at most a limit; see
+:mod:`~rlinit.exact.placements.analysis.open_propagation`. A batch whose head, duration and tail exceed the limit is not
+there.
 
-`BatchWindows`
-    of the batches (v, i), also around a placement of which only some ops may move. Where the windows of a pair on one
-    device leave one order only, that order is decided; where they leave none, the two are apart.
-`ShardWindows`
-    of the *batch of one shard*: any fixed shard of op v lies in exactly one batch (v, i), which takes at least
-    ``least_s[v, i]``, and shards of one input depend on each other along every edge. So all that holds for the ops of a
-    `latency` problem with times ``least_s`` holds for each shard of a `throughput` problem. Every bound starts here.
+All of it is said of the *batch of one shard*: any fixed shard of op v lies in exactly one batch (v, i), which takes at
+least ``least_s[v, i]``, and shards of one input depend on each other along every edge. So what holds for the ops of a
+`latency` problem with times ``least_s`` holds for each shard of a `throughput` problem.
 """
 
 from __future__ import annotations
@@ -21,116 +17,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlinit.arrays import BoolArray, FloatArray, IntArray
-from rlinit.budget import Budget, reserve
-from rlinit.exact.placements.analysis.batches import BatchState, DataFlow, data_flow
+from rlinit.exact.placements.analysis.batches import data_flow
 from rlinit.exact.placements.analysis.open_propagation import carry_open
-from rlinit.exact.placements.analysis.orders import close_orders, collapse, drop_late, order_pairs
-from rlinit.exact.placements.analysis.propagation import carry
 from rlinit.exact.placements.analysis.symmetry import alike_devices
 from rlinit.hardware import CAPACITY_SLACK
-from rlinit.placements.problem import Placement, PlacementProblem
-from rlinit.placements.timeline import shard_masks
-
-_MAX_ROUNDS = 30
-"""Rounds over all pairs of batches; cut short, what was derived holds all the same."""
-
-_PAIRS_A_LOOK = 5_000_000
-"""Pairs of batches between looks at the clock: some 20 ms."""
+from rlinit.placements.problem import PlacementProblem
 
 _MANY_BATCHES = 20_000
 """Batches (v, i) from which on alike devices are looked for: with fewer, carrying all of them is as quick."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class BatchWindows:
-    """What is known of each batch (v, i) before the search.
-
-    Parameters
-    ----------
-    limit_s
-        Only placements of at most this makespan are described.
-    empty
-        No placement of the window is within the limit.
-    free
-        (n,) ops whose place in the orders is open.
-    pinned
-        (n,) ops whose devices are given.
-    allowed
-        (n, d) batches that may exist.
-    mask
-        (n, d) shards of each batch as bits for pinned ops; 0 for others.
-    least_s
-        (n, d) shortest duration of each allowed batch.
-    head_s, tail_s
-        (n, d) of each allowed batch.
-    precedes
-        (n, n) whether every batch of one op ends before any of another starts, by data and fixed orders; all False for
-        several shards.
-    before, after
-        (n, d) op of the batch run before and after a batch of a fixed op among the fixed ones on its device; -1: none.
-    early, late
-        (n, d) fixed batches that start at their head, or end at the makespan less their tail, without loss.
-    """
-
-    limit_s: float
-    empty: bool
-    free: BoolArray
-    pinned: BoolArray
-    allowed: BoolArray
-    mask: IntArray
-    least_s: FloatArray
-    head_s: FloatArray
-    tail_s: FloatArray
-    precedes: BoolArray
-    before: IntArray
-    after: IntArray
-    early: BoolArray
-    late: BoolArray
-
-    @property
-    def rest_s(self) -> FloatArray:
-        """(n, d) least time from the start of each allowed batch to the makespan."""
-        return self.least_s + self.tail_s
-
-    def may_precede(self, v: int, w: int, i: int) -> bool:
-        """Return whether batch (v, i) may run before batch (w, i) within the limit.
-
-        Parameters
-        ----------
-        v, w
-            Ops.
-        i
-            A device that may run both.
-        """
-        rest = self.least_s[w, i] + self.tail_s[w, i]
-        return bool(self.head_s[v, i] + self.least_s[v, i] + rest <= self.limit_s) and not self.precedes[w, v]
-
-    def fixed_order(self, i: int) -> IntArray:
-        """Return the fixed ops of device i in the order they run in."""
-        held = np.flatnonzero(~self.free & self.allowed[:, i])
-        at = int(held[self.before[held, i] < 0][0]) if len(held) else -1
-        order = []
-        while at >= 0:
-            order.append(at)
-            at = int(self.after[at, i])
-        return np.array(order, np.int64)
-
-
-def horizon_s(problem: PlacementProblem) -> float:
-    """Return seconds within which every placement that list scheduling completes ends.
-
-    A batch starts at zero, at the end of another or at the end of a transfer, so the makespan is a sum of durations of
-    distinct batches and distinct transfers.
-    """
-    s = problem.num_shards
-    seconds = np.where(np.isfinite(problem.time_s), problem.time_s, 0.0).max(axis=2)
-    delay = np.where(np.isfinite(problem.delay_s), problem.delay_s, 0.0)
-    moved = delay[None] + s * problem.tensor_bytes[:, None, None] * problem.s_per_byte[None]
-    if s == 1:  # An op is one batch.
-        most = (seconds + moved.sum(axis=2)).max(axis=1, initial=0.0)
-    else:
-        most = seconds.sum(axis=1) + moved.sum(axis=(1, 2))
-    return float(most.sum()) * (1 + 1e-9)
 
 
 def latest_end(problem: PlacementProblem, allowed: BoolArray) -> float:
@@ -143,155 +37,13 @@ def latest_end(problem: PlacementProblem, allowed: BoolArray) -> float:
     allowed
         (n, d, s + 1) batches to choose from.
     """
-    if not problem.num_ops:
-        return 0.0
-    batches = np.where(allowed, problem.time_s, 0.0).max(axis=2).sum()
-    link = np.isfinite(problem.delay_s)
-    delay = np.where(link, problem.delay_s, 0.0)
-    moved = problem.tensor_bytes.sum() * problem.num_shards * np.where(link, problem.s_per_byte, 0.0).sum()
-    # Each batch is sent to each device at most once a shard, whatever `transfers` is.
-    return float(batches + problem.num_shards * problem.num_ops * delay.sum() + moved)
-
-
-# Windows of batches, whole or around a placement.
-
-
-def batch_windows(
-    problem: PlacementProblem,
-    limit_s: float,
-    start: Placement | None = None,
-    free: BoolArray | None = None,
-    budget: Budget | None = None,
-) -> BatchWindows:
-    """Return the windows of all batches for placements of at most `limit_s`, whole or around `start`.
-
-    Parameters
-    ----------
-    problem
-        What is placed.
-    limit_s
-        Finite; exceed the value to beat by more than the rounding of a sum.
-    start
-        A feasible placement; needed with `free`.
-    free
-        (n,) ops that may change device and order. The others keep their devices in `start` and their order among
-        themselves on each device. None frees all.
-    budget
-        Once it has ended windows stay as wide as they are.
-
-    Raises
-    ------
-    ValueError
-        Some ops are not free, and there is no start.
-    """
-    n, d = problem.num_ops, problem.num_devices
-    is_free = np.ones(n, np.bool_) if free is None else np.asarray(free, np.bool_)
-    if start is None and not is_free.all():
-        raise ValueError("expected a start together with free")
-    fixed = None if start is None or is_free.all() else _fixed_part(problem, start, is_free)
-    nobody = np.full((n, d), -1, np.int64)
-    pinned = np.zeros(n, np.bool_) if fixed is None else fixed.pinned
-    mask = np.zeros((n, d), np.int64) if fixed is None else fixed.mask
-    before, after = (nobody, nobody.copy()) if fixed is None else (fixed.before, fixed.after)
-    flow = data_flow(problem, None if fixed is None else fixed.visit)
-    allowed = _allowed(problem)
-    empty = bool((pinned[:, None] & (mask != 0) & ~allowed).any())
-    allowed = np.where(pinned[:, None], mask != 0, allowed)
-    least = _least_durations(problem, pinned, mask)
-    empty = empty or bool((pinned[:, None] & allowed & ~np.isfinite(least)).any())
-    least = np.where(allowed & np.isfinite(least), least, 0.0)
-    reserve(2.0 * n * n, f"which of {n:,} ops precede which")
-    ancestors = np.zeros((n, n), np.bool_)
-    if problem.num_shards == 1:
-        close_orders(flow, before, ancestors)
-    precedes = np.ascontiguousarray(ancestors.T)
-    head, tail = np.zeros((n, d)), np.zeros((n, d))
-    state = BatchState(is_free, allowed, mask, least, head, tail, before, after, precedes)
-    settled = _propagate(flow, state, limit_s, budget or Budget())
-    close_groups(problem, allowed)
-    empty = empty or settled < 0 or not allowed.any(axis=1).all()
-    early, late = np.zeros((n, d), np.bool_), np.zeros((n, d), np.bool_)
-    if settled > 0 and not empty and not is_free.all() and problem.transfers == "parallel":
-        collapse(flow, state, limit_s, early, late)
-    return BatchWindows(
-        limit_s, empty, is_free, pinned, allowed, mask, least, head, tail, precedes, before, after, early, late & ~early
-    )
-
-
-def _propagate(flow: DataFlow, state: BatchState, limit: float, budget: Budget) -> int:
-    """Tighten heads, tails and devices: 1 once nothing changes, 0 if cut short, -1 if nothing is within the limit."""
-    n, d = state.allowed.shape
-    step = max(1, _PAIRS_A_LOOK // max(1, n * d))
-    for _ in range(_MAX_ROUNDS):
-        changed = carry(flow, state)
-        dropped = drop_late(flow, state, limit)
-        if dropped < 0:
-            return -1
-        changed = changed or dropped > 0
-        for first in range(0, n, step):
-            if budget.expired:
-                return 0
-            ordered = order_pairs(state, limit, first, min(n, first + step))
-            if ordered < 0:
-                return -1
-            changed = changed or ordered > 0
-        if not changed:
-            return 1
-    return 0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _FixedPart:
-    """What a start settles of the ops that are not free; the fields as in `BatchWindows`, and an order to visit in."""
-
-    pinned: BoolArray
-    mask: IntArray
-    before: IntArray
-    after: IntArray
-    visit: IntArray
-
-
-def _fixed_part(problem: PlacementProblem, start: Placement, free: BoolArray) -> _FixedPart:
-    """Return devices and orders of the ops that are not free."""
-    n, d = problem.num_ops, problem.num_devices
-    held_groups = np.zeros(n, np.bool_)
-    held_groups[problem.group[~free]] = True
-    pinned = held_groups[problem.group]
-    mask = np.where(pinned[:, None], shard_masks(start.device, d), 0)
-    ops = start.sequence // d
-    _, first = np.unique(ops[::-1], return_index=True)
-    before, after = np.full((n, d), -1, np.int64), np.full((n, d), -1, np.int64)
-    last = np.full(d, -1, np.int64)
-    for code in start.sequence[~free[ops]].tolist():
-        v, i = divmod(code, d)
-        if last[i] >= 0:
-            before[v, i], after[last[i], i] = last[i], v
-        last[i] = v
-    # Ops by their last appearance in the sequence.
-    return _FixedPart(pinned, mask, before, after, np.argsort(first)[::-1])
-
-
-def _least_durations(problem: PlacementProblem, pinned: BoolArray, mask: IntArray) -> FloatArray:
-    """Return (n, d) the shortest duration of each batch, that of its shards for pinned ops."""
-    least: FloatArray = problem.time_s[:, :, 1:].min(axis=2)
-    if pinned.any():
-        counts = np.zeros((int(pinned.sum()), problem.num_devices), np.int64)
-        for shard in range(problem.num_shards):
-            counts += (mask[pinned] >> shard) & 1
-        least[pinned] = np.take_along_axis(problem.time_s[pinned], counts[:, :, None], axis=2)[:, :, 0]
-    return least
-
-
-def _allowed(problem: PlacementProblem) -> BoolArray:
-    """Return (n, d) batches of at least one size that a device may run and hold, alike within a group."""
-    held = problem.weight_bytes + problem.shard_bytes
-    allowed = np.asarray(np.isfinite(problem.time_s[:, :, 1:]).any(axis=2))
-    allowed &= held[:, None] <= problem.capacity_bytes * CAPACITY_SLACK
-    close_groups(problem, allowed)
-    return allowed
-
-
-# Windows of the batch of one shard.
+    s = problem.num_shards
+    seconds = np.where(allowed, problem.time_s, 0.0).max(axis=2)
+    delay = np.where(np.isfinite(problem.delay_s), problem.delay_s, 0.0)
+    # A batch is sent to each device at most once.
+    sent = delay.sum(axis=1) + s * problem.tensor_bytes[:, None] * problem.s_per_byte.sum(axis=1)
+    each = np.where(allowed.any(axis=2), seconds + sent, 0.0)
+    return float((each.max(axis=1, initial=0.0) if s == 1 else each.sum(axis=1)).sum())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

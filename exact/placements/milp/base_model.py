@@ -1,23 +1,22 @@
-"""What the placement programs share: devices, batch sizes, memory, loads, symmetry, and the way back to a placement."""
+"""The part of the placement program without times: devices, sizes of batches, memory, loads, symmetry, and decoding."""
 
 from __future__ import annotations
 
 import heapq
 import itertools
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import scipy.sparse
 import scipy.sparse.csgraph
 
-from rlinit.arrays import FloatArray, IntArray, inverse_of
+from rlinit.arrays import BoolArray, FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget
 from rlinit.exact.placements.analysis.symmetry import Symmetry
-from rlinit.exact.placements.analysis.time_windows import BatchWindows
+from rlinit.exact.placements.analysis.time_windows import ShardWindows
 from rlinit.exact.solvers.linear_model import Affine, LinearModel, power_of_two_unit
 from rlinit.hardware import CAPACITY_SLACK
-from rlinit.placements.problem import Placement, PlacementProblem
+from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import held_bytes
 
 _LEVELS = (0.0, 0.25, 0.5, 0.75)
@@ -30,9 +29,6 @@ class PlacementMilpSettings:
 
     Parameters
     ----------
-    variables
-        ``ops``: one start for each op (``latency`` with parallel transfers only); ``batches``: one for each op and
-        device, as DIVIML's s[i, u]; ``auto``: the first where it applies.
     served
         Transfers share links first come, first served, as list scheduling does; False lets them go in any order
         (Moirai equation 8), whose bound holds for both.
@@ -50,7 +46,6 @@ class PlacementMilpSettings:
         A choice that does not exist.
     """
 
-    variables: Literal["auto", "ops", "batches"] = "auto"
     served: bool = True
     intra_symmetry: Symmetry = "tasks"
     inter_symmetry: Symmetry = "none"
@@ -59,7 +54,6 @@ class PlacementMilpSettings:
 
     def __post_init__(self) -> None:
         for name, options in (
-            ("variables", ("auto", "ops", "batches")),
             ("intra_symmetry", ("none", "batches", "tasks", "time")),
             ("inter_symmetry", ("none", "batches", "tasks", "time")),
         ):
@@ -67,18 +61,20 @@ class PlacementMilpSettings:
                 raise ValueError(f"{name}: expected one of {options}, got {getattr(self, name)!r}")
 
 
-class PlacementModel:
-    """Variables and rows of both programs.
+class DeviceModel:
+    """Variables and rows of devices and loads.
 
     ``x[g, i, l]`` is 1 iff shard l of the ops of group g is on device i (DIVIML's x[i, u, l]), ``b[g, i, c]`` iff their
-    batch on i has c shards (b[i, u, c]; x itself with one shard), C is the makespan. Pinned ops have constants.
+    batch on i has c shards (b[i, u, c]; x itself with one shard), C is the makespan.
 
     Parameters
     ----------
-    windows
-        Not empty.
-    unit
-        Seconds that the model counts as 1.
+    problem, windows
+        What is placed, and the batches, heads and tails below `limit_s`.
+    settings
+        The form of the program.
+    limit_s
+        Seconds, a value that the makespan does not exceed.
     lower_s
         A known lower bound on the makespan.
     budget
@@ -88,48 +84,37 @@ class PlacementModel:
     def __init__(
         self,
         problem: PlacementProblem,
-        windows: BatchWindows,
+        windows: ShardWindows,
         settings: PlacementMilpSettings,
         *,
-        unit: float,
+        limit_s: float,
         lower_s: float,
         budget: Budget,
     ) -> None:
         self.problem = problem
-        self.windows = windows
         self.settings = settings
-        self.unit = unit
-        self.limit = windows.limit_s / unit
-        self.seconds = problem.time_s / unit
-        self.head, self.least, self.rest = windows.head_s / unit, windows.least_s / unit, windows.rest_s / unit
-        # The tail is what is added to the shortest duration to give the rest, rounding included.
-        self.tail = self.rest - self.least
+        self.unit = power_of_two_unit(limit_s)
+        self.limit = limit_s / self.unit
+        self.seconds = problem.time_s / self.unit
+        self.sizes = windows.allowed
+        self.allowed: BoolArray = np.asarray(windows.allowed.any(axis=2))
+        self.head, self.least, self.tail = (
+            np.where(self.allowed, values, 0.0) / self.unit
+            for values in (windows.head_s, windows.least_s, windows.tail_s)
+        )
         self.linear = LinearModel(budget=budget)
-        self.makespan = self.linear.continuous(min(lower_s / unit, self.limit), self.limit)
+        self.makespan = self.linear.continuous(min(lower_s / self.unit, self.limit), self.limit)
         self.linear.objective = self.makespan
         self.x: dict[tuple[int, int, int], int] = {}
         self.b: dict[tuple[int, int, int], int] = {}
         # (v, i, w, handle, value): if both exist, batch (v, i) runs before (w, i) where the handle has that value (-1:
         # always).
         self.orders: list[tuple[int, int, int, int, bool]] = []
-        # (handle, device, ops) of the indicators made by `add_loads`.
-        self.loads: list[tuple[int, int, IntArray]] = []
-        self._devices_of = [np.flatnonzero(row).tolist() for row in windows.allowed]
+        self._devices_of = [np.flatnonzero(row).tolist() for row in self.allowed]
         self._assign()
         if problem.num_shards > 1:
             self._sizes()
         self._memory()
-        self.write()
-
-    def write(self) -> None:
-        """Add what the program has beside devices, sizes of batches and memory.
-
-        Raises
-        ------
-        NotImplementedError
-            Here: it is for the two programs.
-        """
-        raise NotImplementedError
 
     # Devices and batches.
 
@@ -143,8 +128,6 @@ class PlacementModel:
         shard
             l, from 0.
         """
-        if self.windows.pinned[v]:
-            return Affine(constant=float(int(self.windows.mask[v, i]) >> shard & 1))
         handle = self.x.get((int(self.problem.group[v]), i, shard))
         return Affine() if handle is None else Affine({handle: 1.0})
 
@@ -158,9 +141,6 @@ class PlacementModel:
         weights
             (s + 1,) by number of shards c; that of 0 is not looked at.
         """
-        mask = int(self.windows.mask[v, i])
-        if self.windows.pinned[v]:
-            return Affine(constant=float(weights[mask.bit_count()]) if mask else 0.0)
         if self.problem.num_shards == 1:
             handle = self.x.get((int(self.problem.group[v]), i, 0))
             return Affine() if handle is None else Affine({handle: float(weights[1])})
@@ -193,8 +173,8 @@ class PlacementModel:
     def transfer(self, u: int, i: int, j: int) -> float:
         """Return the time of moving one shard of an op's output between two devices, in the model's unit.
 
-        ``inf`` without a link, and where the transfer alone takes longer than the limit: no placement of the window has
-        it. So no coefficient of a row exceeds the limit, and rows stay within what a solver computes with.
+        ``inf`` without a link, and where the transfer alone takes longer than the limit: no placement within it has
+        such a one. So no coefficient of a row exceeds the limit, and rows stay within what a solver computes with.
 
         Parameters
         ----------
@@ -211,10 +191,8 @@ class PlacementModel:
         return self._devices_of[v]
 
     def _assign(self) -> None:
-        """Sum over i of x[g, i, l] = 1 for each open group g and shard l (DIVIML condition 1)."""
-        for g in np.flatnonzero(
-            (self.problem.group == np.arange(self.problem.num_ops)) & ~self.windows.pinned
-        ).tolist():
+        """Sum over i of x[g, i, l] = 1 for each group g and shard l (DIVIML condition 1)."""
+        for g in np.flatnonzero(self.problem.group == np.arange(self.problem.num_ops)).tolist():
             for shard in range(self.problem.num_shards):
                 total = Affine()
                 for i in self._devices_of[g]:
@@ -227,15 +205,12 @@ class PlacementModel:
 
         Together with condition 1 they give condition 4; a size that some op of the group may not have has no b.
         """
-        problem, s = self.problem, self.problem.num_shards
+        s = self.problem.num_shards
         for g in sorted({g for g, _, _ in self.x}):
-            members = np.flatnonzero(problem.group == g)
             for i in self._devices_of[g]:
-                # None that takes longer than the limit by itself is there.
-                able = (self.seconds[members, i] <= self.limit).all(axis=0)
                 total = Affine({self.x[g, i, shard]: 1.0 for shard in range(s)})
                 one = Affine()
-                for c in np.flatnonzero(able[1:]) + 1:
+                for c in np.flatnonzero(self.sizes[g, i]):
                     handle = self.b[g, i, int(c)] = self.linear.binary(priority=1)
                     total.coefs[handle] = -float(c)
                     one.coefs[handle] = 1.0
@@ -253,34 +228,13 @@ class PlacementModel:
             scale = power_of_two_unit(capacity)
             held = Affine()
             for v in range(problem.num_ops):
-                if self.windows.allowed[v, i] and problem.weight_bytes[v] + problem.shard_bytes[v] > 0:
+                if self.allowed[v, i] and problem.weight_bytes[v] + problem.shard_bytes[v] > 0:
                     weights = (problem.weight_bytes[v] + sizes * problem.shard_bytes[v]) / scale
                     held.add(self.sized(v, i, weights))
             if self.linear.largest_value(held) > capacity / scale:
                 self.linear.at_most(held, capacity / scale)
 
     # Time.
-
-    def fixed_start(self, v: int, i: int) -> Affine | None:
-        """Return the start of a batch that the windows settle (its head, or C less its time and tail), or None.
-
-        Parameters
-        ----------
-        v, i
-            Op and device.
-        """
-        if self.windows.early[v, i]:
-            return Affine(constant=float(self.head[v, i]))
-        if self.windows.late[v, i]:
-            return Affine({self.makespan: 1.0}, -float(self.rest[v, i]))
-        return None
-
-    def floor_of_settled(self) -> None:
-        """Add head + time + tail <= C for each settled batch: one that ends late starts after its head."""
-        settled = self.windows.early | self.windows.late
-        if settled.any():
-            floor = float((self.head + self.rest)[settled].max())
-            self.linear.lower[self.makespan] = max(self.linear.lower[self.makespan], min(floor, self.limit))
 
     def row(self, *terms: tuple[Affine, float], limit: float = 0.0) -> None:
         """Add "sum of factor * expression <= limit".
@@ -301,11 +255,10 @@ class PlacementModel:
         """Add h u + sum of the durations of some batches + q <= C on each device, for those of head >= h, tail >= q.
 
         u is 1 if there is such a batch at all: they run one after another, none before h, and at least q comes after
-        the last one. The levels h and q are quantiles over the batches that the windows leave open.
+        the last one. The levels h and q are quantiles over the batches of the device.
         """
-        windows = self.windows
         for i in range(self.problem.num_devices):
-            ops = np.flatnonzero(windows.allowed[:, i] & ~windows.early[:, i] & ~windows.late[:, i])
+            ops = np.flatnonzero(self.allowed[:, i])
             if len(ops) < 2:
                 continue
             heads, tails = (np.quantile(key, _LEVELS).tolist() for key in (self.head[ops, i], self.tail[ops, i]))
@@ -325,14 +278,10 @@ class PlacementModel:
             total.add(self.duration(v, i))
         ends = float(self.head[ops, i].min() + self.tail[ops, i].min())
         if ends > 0:
-            if any(not p.coefs and p.constant > 0.5 for p in present):
-                total.constant += ends
-            else:
-                used = self.linear.continuous(0.0, 1.0)
-                for p in present:
-                    self.row((p, 1.0), (Affine({used: 1.0}), -1.0))
-                total.coefs[used] = ends
-                self.loads.append((used, i, ops))
+            used = self.linear.continuous(0.0, 1.0)
+            for p in present:
+                self.row((p, 1.0), (Affine({used: 1.0}), -1.0))
+            total.coefs[used] = ends
         self.linear.at_most(total, 0.0)
 
     # Symmetry.
@@ -350,7 +299,7 @@ class PlacementModel:
         total = Affine()
         sizes = np.arange(self.problem.num_shards + 1, dtype=np.float64)
         for i in devices:
-            for v in np.flatnonzero(self.windows.allowed[:, i]).tolist():
+            for v in np.flatnonzero(self.allowed[:, i]).tolist():
                 if by == "time":
                     total.add(self.duration(v, i))
                 else:
@@ -385,35 +334,11 @@ class PlacementModel:
 
     def device_of(self, point: FloatArray) -> IntArray:
         """Return the (n, s) devices of a point."""
-        problem = self.problem
-        n, s = problem.num_ops, problem.num_shards
-        device = np.zeros((n, s), np.int64)
-        for v in np.flatnonzero(self.windows.pinned).tolist():
-            for shard in range(s):
-                holders = (self.windows.mask[v] >> shard) & 1
-                device[v, shard] = int(holders.argmax())
+        device = np.zeros((self.problem.num_ops, self.problem.num_shards), np.int64)
         for (g, i, shard), handle in self.x.items():
             if point[handle] > 0.5:
                 device[g, shard] = i
-        device[~self.windows.pinned] = device[problem.group[~self.windows.pinned]]
-        return device
-
-    def encode_devices(self, device: IntArray, point: FloatArray) -> None:
-        """Set x, b and the indicators of the loads for (n, s) devices.
-
-        Parameters
-        ----------
-        device
-            (n, s) device of each shard.
-        point
-            (number of variables,) is filled in place.
-        """
-        for (g, i, shard), handle in self.x.items():
-            point[handle] = device[g, shard] == i
-        for (g, i, c), handle in self.b.items():
-            point[handle] = (device[g] == i).sum() == c
-        for used, i, ops in self.loads:
-            point[used] = (device[ops] == i).any()
+        return device[self.problem.group]
 
     def sequence_of(self, device: IntArray, start: FloatArray, point: FloatArray) -> IntArray:
         """Return the batches of `device` by (n, d) `start`, under data and, as far as it can be, the point's orders.
@@ -468,53 +393,6 @@ class PlacementModel:
                 if other in left and not data[other] and not soft[other]:
                     heapq.heappush(ready, keys[other])
         return np.array(sequence, np.int64)
-
-    def late_starts(self, start: FloatArray, makespan: float) -> None:
-        """Fill in the (n, d) starts of early and late batches in place, in the model's unit.
-
-        Parameters
-        ----------
-        start
-            (n, d) starts; of the batches in the window they are there.
-        makespan
-            In the model's unit.
-        """
-        early, late = self.windows.early, self.windows.late
-        start[early] = self.head[early]
-        start[late] = makespan - self.rest[late]
-
-    def decode(self, point: FloatArray) -> Placement:
-        """Return the placement of a point that satisfies the model up to SCIP's tolerance."""
-        device = self.device_of(point)
-        start = self.starts(device, point)
-        return Placement(device, self.sequence_of(device, start, point))
-
-    def starts(self, device: IntArray, point: FloatArray) -> FloatArray:
-        """Return the (n, d) starts of a point.
-
-        Parameters
-        ----------
-        device
-            (n, s) device of each shard.
-        point
-            (number of variables,) values of a solution.
-
-        Raises
-        ------
-        NotImplementedError
-            This class alone does not say what starts are; its programs do.
-        """
-        raise NotImplementedError
-
-    def encode(self, placement: Placement) -> FloatArray | None:
-        """Return the point of a placement inside the windows, or None where the program takes none.
-
-        Raises
-        ------
-        NotImplementedError
-            This class alone does not say what starts are; its programs do.
-        """
-        raise NotImplementedError
 
     def forbid_overload(self, device: IntArray) -> bool:
         """Rule out what overloads a device in `device` ((n, s)); return whether anything does.

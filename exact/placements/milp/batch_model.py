@@ -9,18 +9,40 @@ import itertools
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray
-from rlinit.exact.placements.milp.base_model import PlacementModel
+from rlinit.arrays import FloatArray
+from rlinit.budget import Budget
+from rlinit.exact.placements.analysis.reachability import reachability
+from rlinit.exact.placements.analysis.time_windows import ShardWindows
+from rlinit.exact.placements.milp.base_model import DeviceModel, PlacementMilpSettings
 from rlinit.exact.solvers.linear_model import Affine
-from rlinit.placements.problem import Placement
+from rlinit.placements.problem import Placement, PlacementProblem
+
+_ROOM = 1.0 + 1e-12
+"""Factor of the limit up to which two batches still go one after the other: rounding."""
 
 
-class BatchModel(PlacementModel):
-    """``S[v, i]`` is the start of batch (v, i) (DIVIML's s[i, u]), ``R[v, i, j]`` that of its transfer to device j."""
+class BatchModel(DeviceModel):
+    """``S[v, i]`` is the start of batch (v, i) (DIVIML's s[i, u]), ``R[v, i, j]`` that of its transfer to device j.
 
-    def write(self) -> None:
-        """Add starts, what devices run, and precedence or congestion."""
-        problem, settings = self.problem, self.settings
+    For the parameters see `DeviceModel`.
+    """
+
+    def __init__(
+        self,
+        problem: PlacementProblem,
+        windows: ShardWindows,
+        settings: PlacementMilpSettings,
+        *,
+        limit_s: float,
+        lower_s: float,
+        budget: Budget,
+    ) -> None:
+        super().__init__(problem, windows, settings, limit_s=limit_s, lower_s=lower_s, budget=budget)
+        n = problem.num_ops
+        # Whether every batch of one op ends before any of another starts, by data.
+        self._leads = np.zeros((n, n), np.bool_)
+        if problem.num_shards == 1:
+            self._leads = reachability(problem.order, problem.succ_indptr, problem.succ)
         # Rows that are relaxed where batches share data must not take more for shared than is.
         self._exact = settings.served and problem.transfers == "blocking"
         self._z: dict[tuple[int, int], dict[tuple[int, int, int], Affine]] = {}
@@ -43,20 +65,13 @@ class BatchModel(PlacementModel):
     def _starts(self) -> None:
         """Add head y <= S and S + duration + tail y <= C for each batch (condition 2)."""
         for v, i in self._batches:
-            settled = self.fixed_start(v, i)
-            if settled is not None:
-                self.starts_of[v, i] = settled
-                continue
-            there = self.presence[v, i]
-            head = float(self.head[v, i])
-            certain = not there.coefs
-            handle = self.linear.continuous(head if certain else 0.0, max(self.limit - float(self.rest[v, i]), head))
+            there, head = self.presence[v, i], float(self.head[v, i])
+            latest = self.limit - float(self.least[v, i] + self.tail[v, i])
+            handle = self.linear.continuous(0.0, max(latest, head))
             self.starts_of[v, i] = Affine({handle: 1.0})
-            if not certain:
-                self.row((there, head), (self.starts_of[v, i], -1.0))
+            self.row((there, head), (self.starts_of[v, i], -1.0))
             end = Affine({handle: 1.0, self.makespan: -1.0})
             self.linear.at_most(end.add(self.work[v, i]).add(there, float(self.tail[v, i])), 0.0)
-        self.floor_of_settled()
 
     def _follows(self, v: int, w: int, i: int, j: int, switch: Affine, gap: Affine | None = None) -> None:
         """S[v, i] + duration + gap - M (1 - switch) + head (y - switch) <= S[w, j], with M the latest end of (v, i).
@@ -78,35 +93,26 @@ class BatchModel(PlacementModel):
         """Return z[i, j, l] = x[u, i, l] x[w, j, l] for two ops of different groups; what is left out is 0.
 
         Sum over j of z = x[u, i, l] and sum over i of z = x[w, j, l] (Moirai's u of equation 7, with the sums that make
-        its relaxation tight). Where one op is pinned, z is x of the other or 0. Pairs without a link have none.
+        its relaxation tight). Pairs without a link have none.
         """
         key = (int(self.problem.group[u]), int(self.problem.group[w]))
         if key in self._z:
             return self._z[key]
         i_of, j_of = self.devices_of(u), self.devices_of(w)
         z: dict[tuple[int, int, int], Affine] = {}
-        open_both = not self.windows.pinned[u] and not self.windows.pinned[w]
         for shard in range(self.problem.num_shards):
             sums = {(0, i): Affine().add(self.on(u, i, shard), -1.0) for i in i_of}
             sums |= {(1, j): Affine().add(self.on(w, j, shard), -1.0) for j in j_of}
             for i, j in itertools.product(i_of, j_of):
                 first, second = self.on(u, i, shard), self.on(w, j, shard)
-                linked = bool(np.isfinite(self.problem.delay_s[i, j]))
-                if not open_both:
-                    known, other = (first, second) if self.windows.pinned[u] else (second, first)
-                    if known.constant > 0.5 and linked:
-                        z[i, j, shard] = other
-                    elif known.constant > 0.5:
-                        self.linear.equal(Affine().add(other), 0.0)
-                elif not linked:
+                if not np.isfinite(self.problem.delay_s[i, j]):
                     self.row((first, 1.0), (second, 1.0), limit=1.0)
                 else:
                     z[i, j, shard] = Affine({self.linear.continuous(0.0, 1.0): 1.0})
                     sums[0, i].add(z[i, j, shard])
                     sums[1, j].add(z[i, j, shard])
-            if open_both:
-                for total in sums.values():
-                    self.linear.equal(total, 0.0)
+            for total in sums.values():
+                self.linear.equal(total, 0.0)
         self._z[key] = z
         return z
 
@@ -149,8 +155,6 @@ class BatchModel(PlacementModel):
             if not np.isfinite(self.transfer(u, i, j)):
                 self.linear.equal(switch, 0.0)  # It takes longer than the limit.
                 continue
-            if self._implied(u, i, w, j):
-                continue
             gap = None
             if i != j:
                 gap = Affine().add(switch, float(problem.delay_s[i, j]) / self.unit)
@@ -161,61 +165,26 @@ class BatchModel(PlacementModel):
                         gap.add(z[i, j, shard], rate)
             self._follows(u, w, i, j, switch, gap)
 
-    def _implied(self, u: int, i: int, w: int, j: int) -> bool:
-        """Return whether both are fixed and one of them settled, so that the other's window holds the row."""
-        windows = self.windows
-        if windows.free[u] or windows.free[w]:
-            return False
-        return bool((windows.early | windows.late)[[u, w], [i, j]].any())
-
     # Disjunctions on devices (condition 7).
 
     def _device(self, i: int) -> None:
-        windows = self.windows
-        here = [v for v, at in self._batches if at == i]
-        chain: list[int] = windows.fixed_order(i).tolist()
-        for v, w in itertools.pairwise(chain):
-            self.orders.append((v, i, w, -1, True))
-            if not self._implied(v, i, w, i):
-                self.row((self.starts_of[v, i], 1.0), (self.starts_of[w, i], -1.0), limit=-float(self.least[v, i]))
-        for a, b in itertools.combinations(chain, 2):
-            self._precedence[a, b, i], self._precedence[b, a, i] = Affine(constant=1.0), Affine()
-        free = [v for v in here if windows.free[v]]
-        for f, g in itertools.combinations(free, 2):
+        for f, g in itertools.combinations([v for v, at in self._batches if at == i], 2):
             self._pair(f, g, i)
-        early = [k for k in chain if windows.early[k, i]]
-        late = [k for k in chain if windows.late[k, i]]
-        for f in free:
-            # Its window holds these as rows, but of equal starts it does not tell which comes first.
-            self.orders += [(k, i, f, -1, True) for k in early[-1:]] + [(f, i, k, -1, True) for k in late[:1]]
-            for k in self._neighbours(f, chain, i):
-                self._pair(f, k, i)
 
-    def _neighbours(self, f: int, chain: list[int], i: int) -> list[int]:
-        """Return the fixed ops of device i that a free one needs rows for.
-
-        Of those that can only come before it the last is enough, of those that can only come after it the first, and
-        settled ones are in its window; links need to know all orders.
-        """
-        windows = self.windows
-        if self.problem.transfers != "parallel":
-            return chain
-        f_first = [windows.may_precede(f, k, i) for k in chain]
-        k_first = [windows.may_precede(k, f, i) for k in chain]
-        kept = [k for k, a, b in zip(chain, f_first, k_first, strict=True) if a == b]
-        kept += [k for k, a in zip(chain, f_first, strict=True) if not a][-1:]
-        kept += [k for k, b in zip(chain, k_first, strict=True) if not b][:1]
-        return [k for k in dict.fromkeys(kept) if not windows.early[k, i] and not windows.late[k, i]]
+    def _may_precede(self, v: int, w: int, i: int) -> bool:
+        """Return whether batch (v, i) may run before batch (w, i) within the limit."""
+        both = float(self.head[v, i] + self.least[v, i] + self.least[w, i] + self.tail[w, i])
+        return both <= self.limit * _ROOM and not bool(self._leads[w, v])
 
     def _pair(self, f: int, g: int, i: int) -> None:
         """o[f, g] + o[g, f] >= y[f] + y[g] - 1; S[f] + duration(f) <= S[g] where o[f, g] = 1, and the converse.
 
         With one order left, o is y[f] + y[g] - 1, or 0 where that is -1.
         """
-        windows, y_f, y_g = self.windows, self.presence[f, i], self.presence[g, i]
+        y_f, y_g = self.presence[f, i], self.presence[g, i]
         parallel = self.problem.transfers == "parallel"
         both = Affine(constant=-1.0).add(y_f).add(y_g)
-        f_first, g_first = windows.may_precede(f, g, i), windows.may_precede(g, f, i)
+        f_first, g_first = self._may_precede(f, g, i), self._may_precede(g, f, i)
         if not f_first and not g_first:
             self.linear.at_most(both, 0.0)
             self._precedence[f, g, i] = self._precedence[g, f, i] = Affine()
@@ -224,7 +193,7 @@ class BatchModel(PlacementModel):
             first, second = (f, g) if f_first else (g, f)
             self._precedence[first, second, i], self._precedence[second, first, i] = both, Affine()
             self.orders.append((first, i, second, -1, True))
-            implied = bool(windows.precedes[first, second])
+            implied = bool(self._leads[first, second])
             if y_f.coefs and y_g.coefs and not (implied and parallel):
                 # The switch must not fall below 0, or its rows would move what is absent.
                 handle = self.linear.continuous(0.0, 1.0)
@@ -384,18 +353,9 @@ class BatchModel(PlacementModel):
         total = Affine(constant=-self.limit).add(self.starts_of[b, j]).add(self.work[b, j]).add(backward, self.limit)
         self.linear.at_most(total.add(self.r[transfer], -1.0), 0.0)
 
-    # Points.
-
-    def starts(self, device: IntArray, point: FloatArray) -> FloatArray:
-        """Return the (n, d) starts of a point, in the model's unit.
-
-        For the arguments see `PlacementModel.starts`.
-        """
-        start = np.zeros((self.problem.num_ops, self.problem.num_devices))
+    def decode(self, point: FloatArray) -> Placement:
+        """Return the placement of a point that satisfies the model up to SCIP's tolerance."""
+        device, start = self.device_of(point), np.zeros((self.problem.num_ops, self.problem.num_devices))
         for (v, i), expression in self.starts_of.items():
             start[v, i] = expression.value(point)
-        return start
-
-    def encode(self, placement: Placement) -> FloatArray | None:
-        """Return None: this program starts from the value to beat alone."""
-        return None
+        return Placement(device, self.sequence_of(device, start, point))

@@ -1,4 +1,4 @@
-"""The exact programs of the placement problems, whole or inside a window, on SCIP.
+"""The exact program of the placement problems on SCIP.
 
 DIVIML's program (conditions 1 to 7) and Moirai's (equations 4 to 8), with what heads, tails and a value to beat decide
 beforehand. Where the papers differ, the meaning is that of :mod:`rlinit.placements.problem`.
@@ -11,17 +11,15 @@ from dataclasses import replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from rlinit.arrays import FloatArray, inverse_of
+from rlinit.arrays import inverse_of
 from rlinit.budget import Budget
 from rlinit.errors import SolverFailure
-from rlinit.exact.placements.analysis.symmetry import alike_devices, alike_nodes, in_order
-from rlinit.exact.placements.analysis.time_windows import BatchWindows, batch_windows, horizon_s
-from rlinit.exact.placements.milp.base_model import PlacementMilpSettings, PlacementModel
+from rlinit.exact.placements.analysis.symmetry import alike_devices, alike_nodes
+from rlinit.exact.placements.analysis.time_windows import latest_end, possible_batches, shard_windows
+from rlinit.exact.placements.milp.base_model import PlacementMilpSettings
 from rlinit.exact.placements.milp.batch_model import BatchModel
-from rlinit.exact.placements.milp.op_model import OpModel
-from rlinit.exact.solvers.linear_model import OutOfTime, power_of_two_unit
+from rlinit.exact.solvers.linear_model import OutOfTime
 from rlinit.exact.solvers.scip import Run, RunSettings, Status, run_scip, skipped_run
 from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
 from rlinit.placements.timeline import makespan, placement_from_priority
@@ -55,16 +53,12 @@ def solve_placement_milp(
     *,
     budget: Budget,
     start: Placement | None = None,
-    free: NDArray[np.bool_] | None = None,
     settings: PlacementMilpSettings | None = None,
     lower: float | None = None,
     on_solution: Callable[[Placement, float], None] | None = None,
     on_bound: Callable[[float], None] | None = None,
 ) -> PlacementResult:
-    """Minimise the makespan, exactly, over all placements or over a window around one.
-
-    WITH `free` THE BOUND IS OF THE WINDOW, NOT OF THE PROBLEM: it says nothing about placements that move a fixed op,
-    and must never be shown as a bound on the whole. The same holds for the status and for `on_bound`.
+    """Minimise the makespan, exactly, over all placements.
 
     Parameters
     ----------
@@ -74,13 +68,10 @@ def solve_placement_milp(
         Time limit and switch.
     start
         A placement; the result is never worse than it.
-    free
-        (n,) ops that may change device and order, also relative to the fixed ones. The others keep their devices in
-        `start` and their order among themselves on each device. None frees all.
     settings
         Which formulation; None: the defaults.
     lower
-        A proven lower bound of the same (windowed or whole) problem, in seconds.
+        A proven lower bound, in seconds.
     on_solution, on_bound
         Called in this thread with each better placement and its makespan, and with each better bound.
 
@@ -92,8 +83,6 @@ def solve_placement_milp(
 
     Raises
     ------
-    ValueError
-        If `free` comes without a feasible start, or the settings do not fit the problem.
     SolverFailure
         If SCIP fails, or the times are too long to be summed.
 
@@ -102,10 +91,7 @@ def solve_placement_milp(
     DIVIML, section IV-A, conditions 1 to 7. Moirai, section III-D, equations 4 to 8.
     """
     settings = settings or PlacementMilpSettings()
-    _form(problem, settings)
     start_value = np.inf if start is None else makespan(problem, start)
-    if free is not None and not np.all(free) and start_value == np.inf:
-        raise ValueError("expected a feasible start together with free")
     best = _Best(problem, start, start_value, on_solution)
     if start is None:
         best.try_single_devices()
@@ -113,17 +99,23 @@ def solve_placement_milp(
     floor = 0.0 if lower is None else min(lower, reference)
     if reference <= floor * (1 + OPTIMAL_GAP):
         return _result(best, skipped_run(Status.OPTIMAL), min(floor, reference))
-    limit_s = min(reference * (1 + _ROOM), horizon_s(problem))
+    possible = possible_batches(problem)
+    limit_s = min(reference, latest_end(problem, possible)) * (1 + _ROOM)
     if not np.isfinite(limit_s):
         raise SolverFailure("a schedule may take longer than the largest number: no program can be written in seconds")
     try:
-        windows = batch_windows(problem, limit_s, best.placement, free, budget)
-        model = None if windows.empty else _build(problem, windows, settings, floor, budget)
+        windows = shard_windows(problem, float(np.nextafter(limit_s, np.inf)), possible)
+        model = None
+        if windows is not None:
+            model = BatchModel(problem, windows, settings, limit_s=limit_s, lower_s=floor, budget=budget)
+            model.order_devices(alike_devices(problem, settings.node_of_device), settings.intra_symmetry)
+            model.order_devices(alike_nodes(problem, settings.node_of_device), settings.inter_symmetry)
+            model.order_shards()
     except OutOfTime:
         return _result(best, skipped_run(Status.NO_SOLUTION), floor)
     if model is None:
         return _result(best, skipped_run(Status.INFEASIBLE), _safe_bound(np.inf, reference, floor, limit_s))
-    run = _search(model, best, floor, settings, budget, on_bound)
+    run = _search(model, best, floor, limit_s, budget, on_bound)
     bound = _safe_bound(run.bound * model.unit, reference, floor, limit_s)
     result = _result(best, run, bound)
     if run.status is Status.OPTIMAL and result.status == "feasible" and limit_s > _FINE * best.value:
@@ -133,7 +125,6 @@ def solve_placement_milp(
             problem,
             budget=budget,
             start=best.placement,
-            free=free,
             settings=replace(settings, node_limit=left),
             lower=bound,
             on_solution=on_solution,
@@ -143,26 +134,22 @@ def solve_placement_milp(
 
 
 def _search(
-    model: PlacementModel,
+    model: BatchModel,
     best: _Best,
     floor: float,
-    settings: PlacementMilpSettings,
+    limit_s: float,
     budget: Budget,
     on_bound: Callable[[float], None] | None,
 ) -> Run:
     """Run SCIP until what it finds fits the memory to the byte; the nodes are those of all runs."""
-    unit, reference, limit_s = model.unit, best.value, model.windows.limit_s
-    point = _start_point(model, best)
-    # A start has to be within the cutoff to be taken.
-    most = reference * (1 + _ROOM / 2 if point is not None else 1 - CUTOFF) / unit
-    work = 0
+    unit, reference, settings, work = model.unit, best.value, model.settings, 0
+    most = reference * (1 - CUTOFF) / unit
     while True:
         run = run_scip(
             model.linear,
             budget=budget,
             node_limit=None if settings.node_limit is None else max(settings.node_limit - work, 1),
             cutoff=most if np.isfinite(most) else None,
-            start=point,
             settings=_SEARCH,
             on_point=lambda point: best.offer(model.decode(point)),
             on_bound=None
@@ -177,20 +164,6 @@ def _search(
         if not model.forbid_overload(found.device) or (settings.node_limit is not None and work >= settings.node_limit):
             break
     return replace(run, nodes=work)
-
-
-def _start_point(model: PlacementModel, best: _Best) -> FloatArray | None:
-    """Return the point of the best placement for SCIP to start from, or None where there is none in the model."""
-    if best.placement is None:
-        return None
-    placement = best.placement
-    if model.windows.free.all():
-        by = model.settings
-        nodes = alike_nodes(model.problem, by.node_of_device)
-        placement = in_order(model.problem, placement, nodes, by.inter_symmetry)
-        devices = alike_devices(model.problem, by.node_of_device)
-        placement = in_order(model.problem, placement, devices, by.intra_symmetry)
-    return model.encode(placement)
 
 
 class _Best:
@@ -222,27 +195,6 @@ class _Best:
         rank = inverse_of(self._problem.order)
         for i in range(self._problem.num_devices):
             self.offer(placement_from_priority(self._problem, np.full((n, s), i, np.int64), rank))
-
-
-def _form(problem: PlacementProblem, settings: PlacementMilpSettings) -> type[OpModel] | type[BatchModel]:
-    """Return the program that the settings and the problem ask for."""
-    able = problem.num_shards == 1 and problem.transfers == "parallel"
-    if settings.variables == "ops" and not able:
-        raise ValueError("expected parallel transfers and one shard for variables 'ops'")
-    return OpModel if able and settings.variables != "batches" else BatchModel
-
-
-def _build(
-    problem: PlacementProblem, windows: BatchWindows, settings: PlacementMilpSettings, floor: float, budget: Budget
-) -> PlacementModel:
-    """Return the model of the placements in the windows."""
-    unit = power_of_two_unit(windows.limit_s)
-    model = _form(problem, settings)(problem, windows, settings, unit=unit, lower_s=floor, budget=budget)
-    if windows.free.all():
-        model.order_devices(alike_devices(problem, settings.node_of_device), settings.intra_symmetry)
-        model.order_devices(alike_nodes(problem, settings.node_of_device), settings.inter_symmetry)
-        model.order_shards()
-    return model
 
 
 def _safe_bound(bound_s: float, reference: float, floor: float, limit_s: float) -> float:

@@ -12,13 +12,11 @@ from rlinit.budget import Budget
 from rlinit.errors import SolverFailure
 from rlinit.exact.placements.bounds.device_search import DeviceSearch
 from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS, chain_bound
-from rlinit.exact.placements.milp.base_model import PlacementMilpSettings
 from rlinit.exact.placements.milp.solve import solve_placement_milp
 from rlinit.placements.problem import PlacementProblem
 from tests.exact.placements.split.cases import brute_force, make_problem
 
 CLOSE = 1.0 + 1e-9
-FORMS = (PlacementMilpSettings(), PlacementMilpSettings("batches"))
 
 
 def slow_one_way(largest_bytes: float) -> PlacementProblem:
@@ -29,13 +27,12 @@ def slow_one_way(largest_bytes: float) -> PlacementProblem:
     return make_problem(times, [(0, 2), (1, 2), (2, 3)], tensor_bytes=sizes, s_per_byte=rate)
 
 
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("largest_bytes", [1.9e10, 1e20, 1e30, 1e200])
-def test_a_transfer_beyond_the_solver_is_none(form: PlacementMilpSettings, largest_bytes: float) -> None:
+def test_a_transfer_beyond_the_solver_is_none(largest_bytes: float) -> None:
     """SCIP takes 1e20 for infinite; a transfer longer than the value to beat is left out of the program."""
     problem = slow_one_way(largest_bytes)
     least = brute_force(problem)
-    result = solve_placement_milp(problem, budget=Budget(60), settings=form)
+    result = solve_placement_milp(problem, budget=Budget(60))
     assert result.status == "optimal"
     assert result.value == pytest.approx(least, rel=1e-6)
     assert result.bound <= least * CLOSE
@@ -71,12 +68,11 @@ def test_a_program_far_from_its_optimum_proves_nothing_false(seed: int) -> None:
         times, edges, s_per_byte=rate, weight_bytes=np.ones(n), capacity_bytes=np.full(2, float(n - 1))
     )
     least = brute_force(problem)
-    for form in FORMS:
-        result = solve_placement_milp(problem, budget=Budget(60), settings=form)
-        assert result.bound <= least * CLOSE
-        assert result.value is not None
-        assert result.value >= least / CLOSE
-        assert result.status == "feasible" or result.value <= least * (1 + 1.1e-6)
+    result = solve_placement_milp(problem, budget=Budget(60))
+    assert result.bound <= least * CLOSE
+    assert result.value is not None
+    assert result.value >= least / CLOSE
+    assert result.status == "feasible" or result.value <= least * (1 + 1.1e-6)
 
 
 def test_devices_forbidden_for_one_op_of_a_group_are_for_all() -> None:

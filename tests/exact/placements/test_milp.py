@@ -7,25 +7,24 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinit.arrays import IntArray
 from rlinit.budget import Budget
 from rlinit.exact.placements.analysis.symmetry import Symmetry, alike_devices, alike_nodes
-from rlinit.exact.placements.analysis.time_windows import batch_windows, horizon_s
+from rlinit.exact.placements.analysis.time_windows import latest_end, possible_batches, shard_windows
 from rlinit.exact.placements.milp.base_model import PlacementMilpSettings
 from rlinit.exact.placements.milp.solve import solve_placement_milp
 from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
-from rlinit.placements.timeline import makespan, obstacle, timeline
+from rlinit.placements.timeline import makespan, timeline
 from tests.draws import draws
-from tests.placement_cases import brute_force_placement, random_placement, random_placement_problem, sequences
+from tests.placement_cases import brute_force_placement, random_placement, random_placement_problem
 
 seeds = st.integers(0, 2**32 - 1)
 
 _ORDERS: tuple[Symmetry, ...] = ("none", "batches", "tasks", "time")
 BATCH_FORMS = [
-    PlacementMilpSettings("batches", intra_symmetry=inner, inter_symmetry=outer, node_of_device=np.arange(3) % 2)
+    PlacementMilpSettings(intra_symmetry=inner, inter_symmetry=outer, node_of_device=np.arange(3) % 2)
     for inner, outer in itertools.product(_ORDERS, repeat=2)
 ]
 
@@ -77,24 +76,6 @@ def feasible_start(problem: PlacementProblem, seed: int) -> Placement | None:
     return None
 
 
-def window_best(problem: PlacementProblem, start: Placement, free: np.ndarray) -> float:
-    """Return the best makespan of the window by enumeration."""
-    n, s, d = problem.num_ops, problem.num_shards, problem.num_devices
-
-    def fixed_orders(sequence: IntArray) -> list[list[int]]:
-        return [[c for c in sequence.tolist() if c % d == i and not free[c // d]] for i in range(d)]
-
-    best = np.inf
-    for flat in itertools.product(range(d), repeat=n * s):
-        device = np.array(flat, np.int64).reshape(n, s)
-        if (device != start.device)[~free].any() or obstacle(problem, Placement(device, np.zeros(0, np.int64))):
-            continue
-        for sequence in sequences(problem, device):
-            if fixed_orders(sequence) == fixed_orders(start.sequence):
-                best = min(best, makespan(problem, Placement(device, sequence)))
-    return best
-
-
 def check(problem: PlacementProblem, result: PlacementResult, best: float) -> None:
     """Check value, bound and status against the best makespan."""
     assert result.bound <= best * (1 + 1e-12)
@@ -110,8 +91,8 @@ def check(problem: PlacementProblem, result: PlacementResult, best: float) -> No
 
 @settings(max_examples=draws(40), deadline=None)
 @given(seeds)
-def test_op_program_equals_enumeration(seed: int) -> None:
-    """The program with one start an op finds and proves the best makespan."""
+def test_latency_program_equals_enumeration(seed: int) -> None:
+    """The program finds and proves the best makespan of whole ops."""
     problem = small_latency(seed)
     best = brute_force_placement(problem)
     check(problem, solve_placement_milp(problem, budget=Budget(60)), best)
@@ -129,60 +110,13 @@ def test_batch_program_equals_enumeration(seed: int) -> None:
     check(problem, result, best)
 
 
-@settings(max_examples=draws(80), deadline=None)
-@given(seeds, st.booleans())
-def test_window_equals_enumeration_of_the_window(seed: int, batches: bool) -> None:
-    """With fixed ops the value and the bound are those of the window, and never worse than the start."""
-    problem = small_problem(seed) if batches else small_latency(seed)
-    start = feasible_start(problem, seed)
-    if start is None:
-        return
-    free = np.random.default_rng(seed).random(problem.num_ops) < 0.5
-    form = PlacementMilpSettings("batches" if batches else "ops")
-    result = solve_placement_milp(problem, budget=Budget(60), start=start, free=free, settings=form)
-    check(problem, result, window_best(problem, start, free))
-    assert result.value is not None
-    assert result.placement is not None
-    assert result.value <= makespan(problem, start)
-    assert (result.placement.device == start.device)[~free].all()
-
-
-@settings(max_examples=draws(25), deadline=None)
-@example(855)  # A free batch of no length starts with a settled one that it has to come before.
-@given(seeds)
-def test_both_programs_agree_on_windows(seed: int) -> None:
-    """Where enumeration is out of reach no bound of a form exceeds the value of another."""
-    rng = np.random.default_rng(seed)
-    problem = random_placement_problem(
-        seed,
-        int(rng.integers(7, 13)),
-        3,
-        density=0.2,
-        integer=bool(rng.random() < 0.5),
-        group_fraction=float(rng.choice([0.0, 0.3])),
-        scale=10.0 ** float(rng.integers(-9, 12)),
-    )
-    if rng.random() < 0.3:  # Seconds far apart within one problem.
-        problem.time_s[:] *= np.where(rng.random((problem.num_ops, 1, 1)) < 0.5, 1e-8, 1.0)
-    start = feasible_start(problem, seed)
-    if start is None:
-        return
-    free = rng.random(problem.num_ops) < 0.4
-    forms = (PlacementMilpSettings(), PlacementMilpSettings("batches"))
-    results = [solve_placement_milp(problem, budget=Budget(60), start=start, free=free, settings=f) for f in forms]
-    values = [np.inf if result.value is None else result.value for result in results]
-    assert max(result.bound for result in results) <= min(values) * (1 + 1e-12)
-    assert max(values) <= min(values) * (1 + 1.1e-6)
-    assert {result.status for result in results} == {"optimal"}
-
-
 @settings(max_examples=draws(10), deadline=None)
 @given(seeds)
 def test_transfers_in_any_order_bound_those_in_turn(seed: int) -> None:
     """Letting transfers go in any order can only help: its bound holds for list scheduling."""
     problem = small_problem(seed)
     best = brute_force_placement(problem)
-    form = PlacementMilpSettings(variables="batches", served=False)
+    form = PlacementMilpSettings(served=False)
     result = solve_placement_milp(problem, budget=Budget(60), settings=form)
     assert result.bound <= best * (1 + 1e-12)
     if result.value is not None:
@@ -196,9 +130,7 @@ def test_a_byte_too_much_is_too_much() -> None:
     problem.weight_bytes[:] = [6e11, 4e11 + 20.0]
     problem.shard_bytes[:] = 0.0
     problem.capacity_bytes[:] = 1e12
-    for variables in ("ops", "batches"):
-        form = PlacementMilpSettings(variables)
-        check(problem, solve_placement_milp(problem, budget=Budget(60), settings=form), brute_force_placement(problem))
+    check(problem, solve_placement_milp(problem, budget=Budget(60)), brute_force_placement(problem))
 
 
 @settings(max_examples=draws(20), deadline=None)
@@ -209,14 +141,16 @@ def test_windows_hold_the_best_placement(seed: int) -> None:
     result = solve_placement_milp(problem, budget=Budget(60))
     if result.placement is None or result.value is None:
         return
-    windows = batch_windows(problem, result.value * (1 + 1e-9))
-    assert not windows.empty
+    if result.value == 0.0:
+        return
+    windows = shard_windows(problem, result.value * (1 + 1e-9), possible_batches(problem))
+    assert windows is not None
     run = timeline(problem, result.placement)
     for v, i in enumerate(result.placement.device[:, 0].tolist()):
-        assert windows.allowed[v, i]
+        assert windows.allowed[v, i, 1]
         assert windows.head_s[v, i] <= run.start_s[v, i] * (1 + 1e-9)
-        assert windows.rest_s[v, i] <= result.value * (1 + 1e-9)
-    assert result.value <= horizon_s(problem)
+        assert windows.least_s[v, i] + windows.tail_s[v, i] <= result.value * (1 + 1e-9)
+    assert result.value <= latest_end(problem, possible_batches(problem)) * (1 + 1e-9)
 
 
 def test_budgets_are_statuses() -> None:
@@ -258,21 +192,10 @@ def test_callbacks_see_what_the_result_holds() -> None:
     assert all(bound <= result.value for bound in bounds)
 
 
-def test_free_without_a_start_is_refused() -> None:
-    """A window needs something to be a window of."""
-    problem = random_placement_problem(1, 4, 2)
-    with pytest.raises(ValueError, match="start"):
-        solve_placement_milp(problem, budget=Budget(1), free=np.array([True, False, True, True]))
-
-
 def test_settings_are_checked() -> None:
     """An unknown form is an error that names its options."""
     with pytest.raises(ValueError, match="tasks"):
         PlacementMilpSettings(intra_symmetry="some")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="ops"):
-        solve_placement_milp(
-            random_placement_problem(0, 2, 2, shards=2), budget=Budget(1), settings=PlacementMilpSettings("ops")
-        )
 
 
 def test_alike_devices_and_nodes() -> None:
@@ -306,7 +229,6 @@ def test_order_of_alike_devices_keeps_the_best(seed: int) -> None:
     free = PlacementMilpSettings(intra_symmetry="none", inter_symmetry="none")
     best = solve_placement_milp(problem, budget=Budget(60), settings=free).value
     form = PlacementMilpSettings(
-        variables=str(rng.choice(["ops", "batches"])),  # type: ignore[arg-type]
         intra_symmetry=str(rng.choice(_ORDERS)),  # type: ignore[arg-type]
         inter_symmetry=str(rng.choice(_ORDERS)),  # type: ignore[arg-type]
         node_of_device=nodes,
