@@ -183,7 +183,7 @@ def test_a_link_without_limit_one_way_loses_no_plan() -> None:
         bandwidth = np.array([[np.inf, np.inf], [1.0, np.inf]])
         hardware = rlinit.Hardware((rlinit.Device("x", "x"), rlinit.Device("y", "y")), bandwidth, np.zeros((2, 2)))
         best = brute_force_placement(lower_placement(graph, hardware, "latency").problem)
-        for method in ("warm", "auto"):
+        for method in ("sweep", "auto"):
             plan = rlinit.schedule(graph, hardware, objective="latency", method=method)
             rlinit.verify(plan, graph, hardware)
             assert plan.bound <= best * (1 + 1e-9)
