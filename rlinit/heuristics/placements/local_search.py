@@ -15,9 +15,7 @@ from rlinit.heuristics.placements.window_passes import (
     BatchPasses,
     OpPasses,
     Passes,
-    PricedPasses,
     anneal_under_contention,
-    recombined,
     search_critical_paths,
 )
 from rlinit.kernels.orders import kahn
@@ -54,17 +52,8 @@ _WORK_OF_MOVE = 30
 _LEAST_SHARE, _MEMORY = 0.08, 0.8
 """Of all work, what each way to search gets at least; what counts of gains and work, a turn later."""
 
-_RANK_NOISE = 0.2
-"""Spread of the logarithm of the factors of ranks, for schedules that differ."""
-
 _TIMELINE_COST = 30
 """Moves in windows that take about the time of one whole timeline."""
-
-_PRICED_TURNS = 2
-"""Where memory binds, every so many passes one prices memory instead of keeping within it."""
-
-_FAR = 1.1
-"""A repaired schedule this much worse than the best is not worth beginning from."""
 
 _GROUP_DRAWS = 20
 """Groups and devices that are drawn until one may be there."""
@@ -73,7 +62,7 @@ _SPLITS = 2_000
 """Ways to split the shards of an op over devices that are looked at for a start."""
 
 
-def earliest_finish_start(problem: PlacementProblem, rng: np.random.Generator | None = None) -> Placement | None:
+def earliest_finish_start(problem: PlacementProblem) -> Placement | None:
     """Return a placement by earliest finish in the order of upward ranks; None where that fits nowhere.
 
     Ops stay whole where some device takes all shards in one batch; else every op is split in the way that ends first.
@@ -82,21 +71,17 @@ def earliest_finish_start(problem: PlacementProblem, rng: np.random.Generator | 
     ----------
     problem
         The problem.
-    rng
-        Where given, each rank is multiplied by a random factor.
     """
-    found = whole_ops(problem, _by_upward_rank(problem, rng))
+    found = whole_ops(problem, _by_upward_rank(problem))
     return found if found is not None else _split_start(problem)
 
 
-def _by_upward_rank(problem: PlacementProblem, rng: np.random.Generator | None) -> IntArray:
+def _by_upward_rank(problem: PlacementProblem) -> IntArray:
     """Return (n,) ops in a topological order by descending upward rank over the mean times of whole ops."""
     seconds = problem.op_time_s
     able = np.isfinite(seconds)
     mean = np.where(able, seconds, 0.0).sum(axis=1) / np.maximum(able.sum(axis=1), 1)
     rank = upward_rank(problem.order, mean, mean_transfer_s(problem), problem.succ_indptr, problem.succ)
-    if rng is not None:
-        rank = rank * rng.lognormal(0.0, _RANK_NOISE, len(rank))
     return kahn(rank, problem.succ_indptr, problem.succ, problem.pred_indptr)
 
 
@@ -172,7 +157,7 @@ def sweep_placements(
 
 
 class _Windows:
-    """Annealing in windows of one schedule, pass after pass: other widths, forwards and back, and what memory asks for.
+    """Annealing in windows of one schedule, pass after pass: other widths, forwards and back.
 
     Parameters
     ----------
@@ -190,10 +175,8 @@ class _Windows:
         self.rate = _FIRST_RATE
         self.stalled, self.work = 0, 0
         self._problem = problem
-        whole = problem.num_shards == 1
         self._passes = self._passes_from(start)
-        self._priced = PricedPasses(problem, start) if whole and memory_binds(problem) else None
-        self._contended = whole and problem.transfers != "parallel"
+        self._contended = problem.num_shards == 1 and problem.transfers != "parallel"
         self._turn, self._moves, self._waited = 0, _MOVES[0], 0
 
     def restart(self, found: Placement, value: float) -> None:
@@ -219,11 +202,6 @@ class _Windows:
     def _tried(self, rng: np.random.Generator, width: int, windows: int, each: int, budget: Budget | None) -> Placement:
         """Return what this turn's pass leads to."""
         forwards = self._turn % 2 == 0
-        if self._priced is not None and self._turn % _PRICED_TURNS == 0:
-            tried = self._priced.run(rng, forwards, width, each, budget)
-            near = makespan(self._problem, tried) < _FAR * self.value
-            self._passes = OpPasses(self._problem, tried if near else self.found)
-            return tried
         if self._contended and self._turn % 2 == 1:
             timelines = max(1, each * windows // _TIMELINE_COST)
             return anneal_under_contention(self._problem, self.found, rng, timelines, budget)
@@ -243,7 +221,7 @@ class _Windows:
 
 
 class _Search:
-    """Ways to search by turns: windows of the best, critical paths, and windows of others that it takes parts from.
+    """Ways to search by turns: windows of the best, critical paths, and whole timelines where transfers exclude others.
 
     Ops that share a device and lie far apart, such as those with tied weights, change it together in a further way.
     """
@@ -257,11 +235,10 @@ class _Search:
     ) -> None:
         self._problem, self._rng, self._fits = problem, rng, fits
         self._best = _Windows(problem, start, self._value_of)
-        self._other: _Windows | None = None
         self._steps = _STEPS[0]
         self._ways: list[Callable[[int, Budget | None], tuple[int, int]]] = [self._windows]
         if problem.num_shards == 1:
-            self._ways += [self._critical_paths, self._from_other]
+            self._ways.append(self._critical_paths)
         elif problem.transfers != "parallel":
             self._ways.append(self._under_contention)
         self._groups = _wide_groups(problem)
@@ -311,16 +288,6 @@ class _Search:
         notable = self._best.value < before * (1.0 - _NOTABLE)
         self._steps = _STEPS[0] if notable else min(2 * self._steps, _STEPS[1])
         return timelines * _TIMELINE_COST, timelines * self._problem.num_ops
-
-    def _from_other(self, limit: int, budget: Budget | None) -> tuple[int, int]:
-        if self._other is None or self._other.stalled >= _STALLED:
-            start = earliest_finish_start(self._problem, self._rng)
-            self._other = _Windows(self._problem, start or self.found, self._value_of)
-        before = self._other.work
-        made = self._other.step(self._rng, limit, budget)
-        tried, work = recombined(self._problem, self.found, self._other.found)
-        self._offer(tried)
-        return made, work + self._other.work - before
 
     def _from_moved_group(self, limit: int, budget: Budget | None) -> tuple[int, int]:
         if self._moved is None or self._moved.stalled >= _STALLED:

@@ -18,7 +18,6 @@ from rlinit.kernels.placements.batch_annealing import (
 )
 from rlinit.kernels.placements.contention_annealing import anneal_timeline, new_timeline_search
 from rlinit.kernels.placements.critical_path_search import new_critical_search, tabu_steps, work_of
-from rlinit.kernels.placements.recombination import take_windows
 from rlinit.kernels.placements.window_annealing import anneal_windows, begin_pass, end_pass, new_op_sequence
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import (
@@ -41,12 +40,6 @@ _SAMPLE = 16
 
 _TENURE = 10
 """Steps for which an op that moved stays where it is, at least."""
-
-_FIRST_PRICE = 0.1
-"""First price of an overfull device's memory, relative to the makespan over the bytes of all ops."""
-
-_DEARER, _CHEAPER = 1.3, 0.8
-"""What a price is multiplied by after a pass that left its device overfull, or with room."""
 
 
 class Passes(Protocol):
@@ -87,56 +80,23 @@ class OpPasses:
         self._seconds = problem.op_time_s
         self._memory = device_memory(problem)
         self._arrays = timeline_arrays(problem)
-        self._price = np.zeros(d)
         device = start.device[:, 0]
         self._state = new_op_sequence(start.sequence // d, device, held_bytes(problem, start.device))
         self._scale = _typical(self._seconds[np.arange(n), device])
 
     def run(self, rng: np.random.Generator, forwards: bool, width: int, moves: int, budget: Budget | None) -> Placement:
-        """Anneal window after window; see `Passes.run`. Without prices the makespan is never more than before."""
+        """Anneal window after window; see `Passes.run`. The makespan is never more than before."""
         state = self._state
         plan = PassPlan(forwards, width, max(1, width // 2), moves, _HOT * self._scale, _COLD * self._scale)
         begin_pass(self._arrays, state, plan)
         windows, goes_on = max(1, _SLICE_OPS // (width * moves)), True
         while goes_on and not (budget is not None and budget.expired):
-            goes_on = anneal_windows(rng, self._arrays, self._memory, self._price, state, plan, windows)
+            goes_on = anneal_windows(rng, self._arrays, self._memory, state, plan, windows)
         end_pass(self._arrays, state)
         # By start, so that windows are windows in time too.
         found = _by_start(self.problem, state.device, state.sequence, state.end)
         state.sequence[:] = found.sequence // self.problem.num_devices
         return found
-
-
-class PricedPasses(OpPasses):
-    """Passes where memory is priced, not limited, so that ops can change places on full devices.
-
-    A price rises while its device is overfull and falls while it has room, as in a Lagrangian relaxation.
-
-    Parameters
-    ----------
-    problem
-        The problem; one shard.
-    start
-        A feasible placement.
-    """
-
-    def __init__(self, problem: PlacementProblem, start: Placement) -> None:
-        super().__init__(problem, start)
-        self._need = problem.weight_bytes + problem.shard_bytes
-        self._memory = self._memory._replace(capacity=np.full(problem.num_devices, np.inf))
-        makespan_s = timeline(problem, start).makespan_s
-        self._least_price = _FIRST_PRICE * makespan_s / max(float(self._need.sum()), 1e-300)
-
-    def run(self, rng: np.random.Generator, forwards: bool, width: int, moves: int, budget: Budget | None) -> Placement:
-        """Make a pass under the current prices, move them, and return the schedule with overfull devices relieved.
-
-        For the arguments see `Passes.run`.
-        """
-        raw = super().run(rng, forwards, width, moves, budget)
-        full = self._state.held > self.problem.capacity_bytes
-        raised = np.maximum(self._price * _DEARER, self._least_price)
-        self._price = np.where(full, raised, self._price * _CHEAPER)
-        return _relieved(self.problem, raw, self._need) if full.any() else raw
 
 
 class BatchPasses:
@@ -276,48 +236,6 @@ def search_critical_paths(
         tabu_steps(rng, arrays, memory, search, part, _SAMPLE, _TENURE)
     best = new_critical_search(arrays, search.best_sequence, search.best_device, search.held)
     return _by_start(problem, best.device, best.sequence, best.end), work_of(search)
-
-
-def recombined(problem: PlacementProblem, base: Placement, other: Placement) -> tuple[Placement, int]:
-    """Put windows of another placement into a base where that is better; return the result and the work it took.
-
-    Parameters
-    ----------
-    problem
-        The problem; one shard, transfers taken as parallel.
-    base, other
-        Feasible placements.
-    """
-    d = problem.num_devices
-    state = new_op_sequence(base.sequence // d, base.device[:, 0], held_bytes(problem, base.device))
-    arrays, memory = timeline_arrays(problem), device_memory(problem)
-    _, work = take_windows(arrays, memory, state, other.sequence // d, np.ascontiguousarray(other.device[:, 0]))
-    return _by_start(problem, state.device, state.sequence, state.end), work
-
-
-def _relieved(problem: PlacementProblem, placement: Placement, need: FloatArray) -> Placement:
-    """Move ops off overfull devices, those first that lose least time for the room they make."""
-    device = placement.device[:, 0].copy()
-    seconds = problem.op_time_s
-    alone = np.bincount(problem.group, minlength=problem.num_ops)[problem.group] == 1
-    room = problem.capacity_bytes - held_bytes(problem, placement.device)
-    for _ in range(problem.num_ops):
-        worst = int(room.argmin())
-        if room[worst] >= 0:
-            break
-        members = np.flatnonzero((device == worst) & alone & (need > 0))
-        fits = (need[members, None] <= room[None, :]) & np.isfinite(seconds[members])
-        if not fits.any():
-            break
-        lost = np.maximum(seconds[members] - seconds[members, worst][:, None], 0.0)
-        gained = np.minimum(need[members], -room[worst])
-        rank = np.where(fits, (lost + 1e-3 * seconds[members, worst].mean()) / gained[:, None], np.inf)
-        at, target = np.unravel_index(int(rank.argmin()), rank.shape)
-        device[members[at]] = target
-        room[worst] += need[members[at]]
-        room[target] -= need[members[at]]
-    ops = placement.sequence // problem.num_devices
-    return Placement(device[:, None], ops * problem.num_devices + device[ops])
 
 
 def _typical(seconds: FloatArray) -> float:

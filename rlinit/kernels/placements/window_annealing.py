@@ -228,7 +228,6 @@ def anneal_windows(
     rng: np.random.Generator,
     a: TimelineArrays,
     memory: DeviceMemory,
-    price: FloatArray,
     s: OpSequence,
     plan: PassPlan,
     windows: int,
@@ -241,9 +240,6 @@ def anneal_windows(
         Source of randomness.
     a, memory
         The problem, every op whole, and what limits devices.
-    price
-        (d,) seconds that a byte on a device adds to the cost of a window; zeros: the makespan is all that counts, and
-        is then never more than before.
     s
         The schedule, after `begin_pass`; calls that follow each other are as one.
     plan
@@ -257,7 +253,7 @@ def anneal_windows(
         lo = s.at[_FIRST]
         hi = lo + width
         _move_on(a, s, plan.forwards, lo, hi)
-        _anneal_window(rng, _cut_out(a, memory, s, lo, hi), price, memory.capacity, s, plan)
+        _anneal_window(rng, _cut_out(a, memory, s, lo, hi), memory.capacity, s, plan)
         if plan.forwards:
             s.at[_EDGE] = lo
             if hi == n:
@@ -590,14 +586,13 @@ def _make_moves(
     w: _Window,
     x: _Inside,
     best: _Inside,
-    price: FloatArray,
     capacity: FloatArray,
     plan: PassPlan,
 ) -> None:
     """Make the moves of a window, from `x` on; leave in `best` (a copy of `x` at first) the best of them."""
     cost = _window_cost(w, x, 0, np.inf)
     _commit(w, x, 0)
-    before, least, paid = cost, cost, 0.0
+    before, least = cost, cost
     cooling, temperature = cooling_factor(plan.hot, plan.cold, plan.moves), plan.hot
     for _ in range(plan.moves):
         temperature *= cooling
@@ -611,9 +606,8 @@ def _make_moves(
         if place != old_place:
             shift(x.order, x.place, 1, old_place, place)
         _switch(x, count, i, j)
-        extra = need * (price[j] - price[i])
         limit = cost + accepted_loss(rng, temperature)
-        tried = _window_cost(w, x, start, limit - (paid + extra)) + (paid + extra)
+        tried = _window_cost(w, x, start, limit)
         if not tried <= limit:
             _switch(x, count, j, i)
             if place != old_place:
@@ -622,7 +616,6 @@ def _make_moves(
             continue
         _commit(w, x, start)
         cost = tried
-        paid += extra
         x.held[i] -= need
         x.held[j] += need
         if cost < least:
@@ -653,12 +646,10 @@ def _inside(s: OpSequence, ops: IntArray) -> _Inside:
 
 
 @njit(cache=True, nogil=True)
-def _anneal_window(
-    rng: np.random.Generator, w: _Window, price: FloatArray, capacity: FloatArray, s: OpSequence, plan: PassPlan
-) -> None:
+def _anneal_window(rng: np.random.Generator, w: _Window, capacity: FloatArray, s: OpSequence, plan: PassPlan) -> None:
     """Anneal a window that was cut out, and put the best of it back."""
     best = _inside(s, w.ops)
-    _make_moves(rng, w, _inside(s, w.ops), best, price, capacity, plan)
+    _make_moves(rng, w, _inside(s, w.ops), best, capacity, plan)
     s.held[:] = best.held
     lo = s.place[w.ops[0]]
     for at in range(len(w.ops)):

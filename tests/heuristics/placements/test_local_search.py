@@ -60,7 +60,7 @@ def test_finds_the_best_of_small_problems(shards: int) -> None:
     assert max(ratios) < 1.2
 
 
-def test_tight_memory_is_searched_by_prices() -> None:
+def test_tight_memory_is_searched() -> None:
     """Where no single move fits, ops still change places: most small problems are solved."""
     closed = 0
     for seed in range(12):

@@ -34,7 +34,7 @@ def test_a_window_knows_the_makespan(seed: int, width: int, forwards: bool) -> N
         inside = window_annealing._inside(state, window.ops)
         longest.append(window_annealing._window_cost.py_func(window, inside, 0, np.inf))
         state.free[:], state.rest[:] = free, rest  # `anneal_windows` moves on by itself.
-        goes_on = window_annealing.anneal_windows(np.random.default_rng(0), a, memory, np.zeros(3), state, plan, 1)
+        goes_on = window_annealing.anneal_windows(np.random.default_rng(0), a, memory, state, plan, 1)
     assert max(longest) <= makespan_s * (1 + 1e-12)
     if width == 12:
         assert longest == pytest.approx([makespan_s])
