@@ -94,8 +94,6 @@ _TITLES = {
     "learning_latency_agent_3s": "The latency agent in auto, 3 s",
     "learning_costs": "Learned costs",
     "learning_costs_devices": "Learned costs of a device never seen",
-    "learning_potentials": "Priorities of a beam that knows the plan",
-    "learning_potential_network": "A network's potentials in the beam",
     "learning_branching": "Orders of branching",
     "learning_shares": "Other shares and orders of phases",
     "importers": "Importers",

@@ -27,12 +27,11 @@ from threadpoolctl import threadpool_limits
 
 import rlinit
 from benchmarks.learning.families import FAMILIES
-from benchmarks.learning.potentials import random_problem
 from benchmarks.learning.protocol import Comparison, compare, print_comparisons
 from benchmarks.record import count_processor_time
 from rlinit.agent.latency_selection import choose_for_latency
 from rlinit.agent.placements.features import observe
-from rlinit.arrays import FloatArray
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.datasets.published import assembly_line
 from rlinit.datasets.published.location import instances_root
@@ -66,6 +65,37 @@ _SPREADS, _LOADS = (0.0, 0.05, 0.1, 0.2), (300, 3_000)
 
 _KNOWN_S = 2.0
 """Seconds that filling and annealing each search the plan that is told."""
+
+
+def random_problem(
+    rng: np.random.Generator, work: FloatArray, kinds: IntArray, reach: int, degree: int, penalty: float
+) -> StageProblem:
+    """Return a problem whose ops each read up to `degree` of the `reach` before."""
+    c, n = work.shape
+    readers: dict[int, list[int]] = {}
+    for v in range(1, n):
+        low = max(0, v - reach)
+        for u in (low + rng.permutation(v - low)[: rng.integers(1, degree + 1)]).tolist():
+            readers.setdefault(u, []).append(v)
+    src = sorted(readers)
+    size = rng.uniform(0.2, 1.8, len(src))
+    move = np.repeat((size * penalty)[None], c, axis=0)
+    return StageProblem(
+        objective="pipeline",
+        work_s=np.ascontiguousarray(work),
+        param_bytes=np.zeros(n),
+        tensor_src=np.array(src, np.int64),
+        tensor_indptr=np.cumsum([0, *(len(readers[u]) for u in src)]).astype(np.int64),
+        tensor_dst=np.array([v for u in src for v in readers[u]], np.int64),
+        tensor_bytes=size,
+        in_s=move,
+        out_s=move.copy(),
+        stage_class=kinds,
+        memory_bytes=np.full(c, np.inf),
+        cache_bytes=np.full(c, np.inf),
+        overflow_s_per_byte=np.zeros(c),
+        order=np.arange(n, dtype=np.int64),
+    )
 
 
 def _placements(count: int) -> Iterator[PlacementProblem]:

@@ -46,11 +46,8 @@ from rlinit.stages.splits.chunks import (
 )
 from rlinit.stages.splits.loose import loosened
 
-_MOVES_A_NODE, _FEWEST_MOVES, _LONG_MOVES = 2_000, 20_000, 4_000_000
-"""Moves of the first annealing for each node, and at least; further ones have twice as many, up to the last."""
-
-_ROUNDS = 3
-"""Annealings where no time limit is set."""
+_MOVES_A_NODE, _FEWEST_MOVES, _MOST_MOVES, _LONG_MOVES = 14_000, 140_000, 12_000_000, 10**15
+"""Moves of annealing without a time limit: for each node, at least, and at most; and with one, which then ends it."""
 
 _PROGRAM_NODES = 500
 """Branch-and-bound nodes of the program where no time limit is set."""
@@ -223,16 +220,20 @@ def _simple_start(search: SplitSearch) -> None:
 
 
 def _anneal(search: SplitSearch) -> None:
-    """Anneal from the best schedule; with a time limit again, longer, from other seeds, until the share is spent."""
-    incumbent, options = search.incumbent, search.options
-    seed, moves = options.seed, min(_LONG_MOVES, max(_FEWEST_MOVES, _MOVES_A_NODE * search.form.base.num_nodes))
+    """Anneal from the best schedule; with a time limit, as long as it allows."""
+    incumbent, options, nodes = search.incumbent, search.options, search.form.base.num_nodes
+    if incumbent.assignment is None or incumbent.finished:
+        return
+    moves = _LONG_MOVES if options.timed else min(_MOST_MOVES, max(_FEWEST_MOVES, _MOVES_A_NODE * nodes))
     with incumbent.in_phase("anneal"):
-        while incumbent.assignment is not None and not incumbent.finished:
-            found = search.form.improve(incumbent.assignment, seed=seed, moves=moves, budget=incumbent.budget)
-            incumbent.offer(found, "anneal")
-            seed, moves = seed + 1, min(2 * moves, _LONG_MOVES)
-            if seed - options.seed >= _ROUNDS and not options.timed:
-                return
+        search.form.improve(
+            incumbent.assignment,
+            seed=options.seed,
+            moves=moves,
+            lower=incumbent.bounds[0] if incumbent.bounds else 0.0,
+            budget=incumbent.budget,
+            on_solution=lambda found: incumbent.offer(found, "anneal"),
+        )
 
 
 def _bound(search: SplitSearch, name: str) -> None:

@@ -79,27 +79,11 @@ def _chain_order(incumbent: StageIncumbent) -> Value:
     return (proven if order is None else order.raised(proven, upper, budget),)
 
 
-def shared_cover(incumbent: StageIncumbent) -> ConvexCover | None:
-    """Return the cover that the phases of a search share, with what budget there is; None where it would be too large.
-
-    Parameters
-    ----------
-    incumbent
-        Of a `pipeline` problem.
-    """
-    if incumbent.problem.num_nodes > MOST_COVERED:
-        return None
-    cover = incumbent.kept.get("cover")
-    if not isinstance(cover, ConvexCover):
-        incumbent.kept["cover"] = cover = ConvexCover(incumbent.problem, incumbent.budget)
-    cover.budget = incumbent.budget
-    return cover
-
-
 def _convex_cover(incumbent: StageIncumbent) -> Value:
-    cover, lower = shared_cover(incumbent), _lower(incumbent)
-    if cover is None:
+    lower = _lower(incumbent)
+    if incumbent.problem.num_nodes > MOST_COVERED:
         return (0.0,)
+    cover = ConvexCover(incumbent.problem, incumbent.budget)
     bound = convex_cover_bound(cover, lower=lower, upper=_upper(incumbent), quantum=incumbent.quantum)
     return (bound if bound > lower else 0.0,)
 

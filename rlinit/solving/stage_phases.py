@@ -31,7 +31,7 @@ from rlinit.heuristics.stages.filling import Filler, bisect_from
 from rlinit.heuristics.stages.threshold_search import Attempt
 from rlinit.solving.incumbent import Incumbent, StageIncumbent
 from rlinit.solving.options import SolveOptions, Window
-from rlinit.solving.stage_bounds import NOTHING_FITS, bound_phase, fits_scip, shared_cover, stage_bounds
+from rlinit.solving.stage_bounds import NOTHING_FITS, bound_phase, fits_scip, stage_bounds
 from rlinit.stages.problem import StageAssignment, StageResult, Value
 from rlinit.stages.states import num_counted
 from rlinit.stages.window import free_nodes
@@ -267,14 +267,12 @@ def opening_beam(search: StageSearch) -> None:
     _fill_by(search, "first beam", Beam, search.options.seed + _SEED_STRIDE, _OPENING_LOADS * size)
 
 
-def beam(search: StageSearch) -> None:
-    """Search a beam over what is placed and which devices are used, by prices of a cover, below the incumbent."""
-    cover = shared_cover(search.incumbent)
-    _fill_by(search, "beam", partial(Beam, prices=None if cover is None else cover.guide))
-
-
 def _fill_by(
-    search: StageSearch, name: str, searcher: Callable[..., Attempt], seed: int | None = None, loads: int | None = None
+    search: StageSearch,
+    name: str,
+    searcher: Callable[..., Attempt[StageAssignment]],
+    seed: int | None = None,
+    loads: int | None = None,
 ) -> None:
     incumbent = search.incumbent
     if incumbent.finished:

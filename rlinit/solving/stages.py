@@ -164,15 +164,6 @@ _AUTO: Strategy[StageSearch] = (
         "lines of 28 tasks with 4 to 7 unlike workers are closed in 1 to 2 s (benchmarks.papers.alwabp)",
     ),
     Phase(
-        "beam",
-        stage_phases.beam,
-        0.75,
-        (_PIPELINE, _UNLIKE, _NO_TRANSFERS),
-        "lines of 75 tasks end with gaps of 10 to 16% after 10 s, of 14 to 19% without "
-        "(benchmarks.ledger --problem stages --seconds 10 --only beam); wired networks and wide graphs, where tensors "
-        "cost something, do better without at 1 and 3 s",
-    ),
-    Phase(
         "annealing",
         stage_phases.anneal,
         0.6,

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlinit.hardware import CAPACITY_SLACK
 from rlinit.heuristics.stages.excess_annealing import counted_tensors
 from rlinit.heuristics.stages.excess_kernel import anneal_excess, excess_state, gather_group
 from rlinit.stages.problem import StageAssignment, StageProblem, stage_costs
+from rlinit.stages.splits.chunks import ChunkAssignment, ChunkedStages, slot_costs
 from tests.exact.stages.cases import any_problem
 from tests.stage_cases import brute_force_pipeline, monotone_assignments, random_problem
 
@@ -40,16 +42,18 @@ def test_figures_stay_true(seed: int, free: bool) -> None:
     whole = float(stage_costs(problem, start).max())
     trial = 0.6 * whole
     costs, tensors = problem.cost_arrays, counted_tensors(problem)
-    state = excess_state.py_func(start.stage, classes, trial, 0.1 * whole, costs, tensors)
+    slot = np.arange(problem.num_stages)
+    state = excess_state.py_func(start.stage, slot, classes, trial, 0.1 * whole, costs, tensors)
     rng = np.random.default_rng(seed)
-    met = anneal_excess.py_func(rng, 300, 0.99, trial, costs, tensors, problem.precedence, state)
-    now = StageAssignment(state.stage, state.classes)
-    assert stage_costs(problem, now) == pytest.approx(state.cost, rel=1e-9, abs=1e-9 * whole)
+    met = anneal_excess.py_func(rng, 300, 0.99, trial, True, False, costs, tensors, problem.precedence, state)
+    now = StageAssignment(state.stage, state.classes[state.slot])
+    assert stage_costs(problem, now) == pytest.approx(state.cost[state.slot], rel=1e-9, abs=1e-9 * whole)
+    assert sorted(state.slot) == sorted(state.best_slot) == slot.tolist()
     assert sorted(state.classes) == sorted(state.best_classes) == sorted(classes)
     tail = np.repeat(np.arange(problem.num_nodes), np.diff(problem.succ_indptr))
     for stage in (state.stage, state.best):
         assert (stage[tail] <= stage[problem.succ]).all()
-    least = _excess(problem, state.best, state.best_classes, trial)
+    least = _excess(problem, state.best, state.best_classes[state.best_slot], trial)
     assert least == pytest.approx(state.now[1], rel=1e-9, abs=1e-9 * whole)
     assert met == (state.now[1] <= 1e-9 * trial)
     for at in range(problem.num_stages):
@@ -68,11 +72,11 @@ def test_a_trial_that_can_be_met_is_met(free: bool, num_classes: int) -> None:
         problem = _free(problem) if free else problem
         optimum = brute_force_pipeline(problem)
         costs, tensors = problem.cost_arrays, counted_tensors(problem)
-        start = np.zeros(7, np.int64)
-        state = excess_state(start, problem.completed_classes([]), optimum, 0.2 * optimum, costs, tensors)
+        start, slot = np.zeros(7, np.int64), np.arange(3)
+        state = excess_state(start, slot, problem.completed_classes([]), optimum, 0.2 * optimum, costs, tensors)
         rng = np.random.default_rng(seed)
-        assert anneal_excess(rng, 50_000, 0.9999, optimum, costs, tensors, problem.precedence, state)
-        assert _excess(problem, state.best, state.best_classes, optimum) <= 1e-9 * optimum
+        assert anneal_excess(rng, 50_000, 0.9999, optimum, True, False, costs, tensors, problem.precedence, state)
+        assert _excess(problem, state.best, state.best_classes[state.best_slot], optimum) <= 1e-9 * optimum
 
 
 def test_what_leads_to_a_node_moves_with_it() -> None:
@@ -84,3 +88,30 @@ def test_what_leads_to_a_node_moves_with_it() -> None:
         count = gather_group(0, stage, (indptr, after), met, chosen)
         assert chosen[:count].tolist() == nodes
         assert not met.any()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 100_000), st.sampled_from(["interleaved", "free", "loose"]))
+def test_figures_of_devices_stay_true(seed: int, rules: str) -> None:
+    """Where devices run several stages, or any ops, costs are those of the definition, and memories and orders hold."""
+    problem = any_problem(seed, "pipeline", 6)
+    chunked = ChunkedStages(problem, 1 if rules == "loose" else 2, "free" if rules == "free" else "interleaved")
+    begin = ChunkAssignment(np.zeros(problem.num_nodes, np.int64), chunked.interleaved_slots, problem.stage_class)
+    whole = float(slot_costs(chunked, begin).max())
+    if not 0.0 < whole < np.inf:
+        return
+    costs = problem.cost_arrays
+    costs = costs._replace(memory=costs.memory * CAPACITY_SLACK)
+    trial, tensors = 0.6 * whole, counted_tensors(problem)
+    state = excess_state.py_func(begin.stage, begin.slot, begin.classes, trial, 0.1 * whole, costs, tensors)
+    order, how = problem.precedence, (rules != "loose", chunked.is_bound)
+    anneal_excess.py_func(np.random.default_rng(seed), 300, 0.99, trial, *how, costs, tensors, order, state)
+    now = ChunkAssignment(state.stage, state.slot, state.classes)
+    assert slot_costs(chunked, now) == pytest.approx(state.cost, rel=1e-9, abs=1e-9 * whole)
+    assert sorted(state.slot) == sorted(begin.slot)
+    assert not chunked.is_bound or (state.slot == begin.slot).all()
+    assert sorted(state.classes) == sorted(begin.classes)
+    tail = np.repeat(np.arange(problem.num_nodes), np.diff(problem.succ_indptr))
+    assert rules == "loose" or (state.best[tail] <= state.best[problem.succ]).all()
+    best = slot_costs(chunked, ChunkAssignment(state.best, state.best_slot, state.best_classes))
+    assert np.maximum(0.0, best - trial).sum() == pytest.approx(state.now[1], rel=1e-9, abs=1e-9 * whole)

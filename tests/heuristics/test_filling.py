@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Callable
-from functools import partial
 from typing import Literal
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
-from rlinit.exact.stages.bounds.convex_cover import ConvexCover
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.heuristics.stages import Found
@@ -72,42 +68,6 @@ def test_each_better_assignment_is_told(searcher: type[Filler | Beam]) -> None:
     assert told[-1] is found[0]
     values = [evaluate(problem, one) for one in told]
     assert all(later < earlier for earlier, later in itertools.pairwise(values))
-
-
-def _constant(prices: tuple[FloatArray, FloatArray], _: float) -> tuple[FloatArray, FloatArray]:
-    return prices
-
-
-def test_the_beam_takes_prices() -> None:
-    """Prices of a cover, and prices that mean nothing, lead to assignments that are as good as they say."""
-    for seed in range(0, 30, 2):
-        problem = random_problem(
-            seed, 6, 3, num_classes=3, density=0.3, io=(0.0, 0.3)[seed // 2 % 2], scale=10.0 ** (seed - 9)
-        )
-        cover = ConvexCover(problem, Budget())
-        optimum = brute_force_pipeline(problem)
-        nothing = np.zeros(problem.num_nodes), np.zeros(problem.num_classes)
-        found = bisect_from(partial(Beam, prices=cover.guide), problem, None, seed=0, loads=50_000)
-        assert found is not None
-        assert evaluate(problem, found[0]) == found[1]
-        assert found[1][0] == pytest.approx(optimum, rel=1e-9)
-        priced = partial(Beam, prices=partial(_constant, nothing))
-        found = bisect_from(priced, problem, None, seed=0, loads=5_000)
-        assert found is not None
-        assert found[1][0] >= optimum * (1 - 1e-9)
-
-
-def test_the_beam_takes_prices_where_only_transfers_cost() -> None:
-    """A threshold of no seconds, at which ops without work are tried first, makes no penalty overflow."""
-    for seed in range(20):
-        whole = random_problem(seed, 6, 3, num_classes=2, density=0.4, scale=1e9)
-        problem = dataclasses.replace(
-            whole, work_s=np.zeros_like(whole.work_s), memory_bytes=np.full(2, 0.6 * whole.param_bytes.sum())
-        )
-        optimum = brute_force_pipeline(problem)
-        priced = partial(Beam, prices=ConvexCover(problem, Budget()).guide)
-        found = bisect_from(priced, problem, None, seed=seed, loads=20_000)
-        assert found is None or found[1][0] >= optimum * (1 - 1e-9)
 
 
 def test_an_op_placed_from_one_end_is_not_placed_again_from_the_other() -> None:

@@ -33,12 +33,6 @@ _CLOSE = 0.005
 _ROUNDS = 60
 """Sets of prices that are tried for one trial."""
 
-_ENOUGH = 1.3
-"""Where stages hold this much of the prices, these guide a search well enough."""
-
-_NEAR = 0.3
-"""Prices of one trial guide a search under another that is away from it by at most this share."""
-
 _SMOOTHING = 0.6
 """Share of the best prices so far in the prices that are tried next, against those of the program."""
 
@@ -59,8 +53,8 @@ class ConvexCover:
         A `pipeline` problem.
     budget
         When to stop.
-    price, worth
-        (n,) prices of ops that sum up to 1, and (c,) what a load of each class is worth at most at these prices.
+    price
+        (n,) prices of ops that sum up to 1.
     behind
         (n, words) as `reach_bits` returns it.
     """
@@ -68,73 +62,46 @@ class ConvexCover:
     problem: StageProblem
     budget: Budget
     price: FloatArray = field(init=False)
-    worth: FloatArray = field(init=False)
     behind: NDArray[np.uint64] = field(init=False)
     _loads: list[list[NDArray[np.bool_]]] = field(init=False)
     _costs: list[list[float]] = field(init=False)
-    _guides: dict[float, tuple[FloatArray, FloatArray]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         problem = self.problem
         self.price = np.full(problem.num_nodes, 1.0 / max(1, problem.num_nodes))
-        self.worth = np.zeros(problem.num_classes)
         self.behind = reach_bits(np.ascontiguousarray(problem.order), problem.succ_indptr, problem.succ)
         self._loads = [[] for _ in range(problem.num_classes)]
         self._costs = [[] for _ in range(problem.num_classes)]
 
     def refutes(self, trial: float) -> bool:
-        """Return whether it is proven that no assignment has a bottleneck of at most `trial` seconds."""
-        return self.held(trial, enough=1.0) < 1.0
-
-    def held(self, trial: float, enough: float = np.inf) -> float:
-        """Return the least found of what all stages can hold at prices that sum up to 1; `price` has these then.
+        """Return whether it is proven that no assignment has a bottleneck of at most `trial` seconds.
 
         Whatever the prices, none below 0, a stage of a class holds at most what the costliest convex load that fits is
-        worth (`best_load`); where all stages together hold less than 1, there is no assignment. Prices come from the
-        dual of a program that covers every op as often as possible by known loads, to which the costliest are added.
+        worth (`best_load`); where all stages together hold less than all ops, there is no assignment. Prices come from
+        the dual of a program that covers every op as often as possible by known loads, to which the costliest are
+        added; the best ones are kept for the next trial.
 
         Parameters
         ----------
         trial
             Seconds that a stage may cost.
-        enough
-            Ends where the result is known to be at least this.
         """
-        least, price, best, worth = np.inf, self.price, self.price, self.worth
+        least, price, best = np.inf, self.price, self.price
         for _ in range(_ROUNDS):
             if self.budget.expired:
                 break
-            each = self._dearest(price, trial)
-            held = float(self.problem.class_count @ each) * (1 + _SAFETY)
+            held = float(self.problem.class_count @ self._dearest(price, trial)) * (1 + _SAFETY)
             if held < least:
-                least, best, worth = held, price, each
-                if least < 1.0 <= enough:
+                least, best = held, price
+                if least < 1.0:
                     break
             covered, dual = self._covered(trial)
-            if covered >= enough or least <= covered * (1 + _CLOSE) or not dual.sum() > 0.0:
+            if covered >= 1.0 or least <= covered * (1 + _CLOSE) or not dual.sum() > 0.0:
                 break
             price = _SMOOTHING * best + (1 - _SMOOTHING) * dual / dual.sum()
             price = price / price.sum()
-        self.price, self.worth = best, worth
-        self._guides[trial] = best, worth
-        return least
-
-    def guide(self, trial: float) -> tuple[FloatArray, FloatArray]:
-        """Return (n,) prices of ops and (c,) what a stage holds at most, those of a trial near by where there are some.
-
-        Parameters
-        ----------
-        trial
-            Seconds that a stage may cost.
-        """
-        if trial not in self._guides:
-            near = min(self._guides, key=lambda other: abs(other - trial), default=math.inf)
-            if abs(near - trial) <= _NEAR * trial:
-                price = self._guides[near][0]
-                self._guides[trial] = price, self._dearest(price, trial)
-            else:
-                self.held(trial, enough=_ENOUGH)
-        return self._guides[trial]
+        self.price = best
+        return least < 1.0
 
     def rooms(self, trial: float) -> list[StageRoom]:
         """Return what a stage of each class may hold."""

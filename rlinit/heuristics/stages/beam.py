@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
@@ -11,14 +9,12 @@ from rlinit.budget import Budget
 from rlinit.heuristics.stages.excess_annealing import EFFORT_LOADS, ExcessAnnealing
 from rlinit.heuristics.stages.filling import FillSettings, bisect_from, sliced
 from rlinit.heuristics.stages.orders import Found
-from rlinit.kernels.stages.beam import BeamGuide, expand_states
+from rlinit.kernels.stages.beam import expand_states
 from rlinit.kernels.stages.filling import new_loads
 from rlinit.kernels.stages.stage_state import FillRule, new_state
 from rlinit.kernels.stages.states import States, chosen_states, new_states
 from rlinit.stages.levels import read_levels
 from rlinit.stages.problem import StageAssignment, StageProblem
-
-Prices = Callable[[float], tuple[FloatArray, FloatArray]]
 
 _WORK = 5_000_000
 """Loads looked at by default: some ten seconds of compiled work."""
@@ -31,15 +27,6 @@ _DIVES = 3
 
 _NOISES = (0.05, 0.2, 0.5)
 """Standard deviations of what is added to the logarithm of priorities."""
-
-_PRICED, _DENSE = 0.7, 0.7
-"""Share of searches that go by prices, and in these of fillings that prefer ops of high price for their time."""
-
-_PRICE_NOISE = 0.1
-"""Standard deviation of what is added to the logarithm of prices in a search."""
-
-_FREE = 1e-3
-"""Prices below this share of the mean, and times below this share of the limit, count as this share."""
 
 _STEEPNESS = (0.0, 0.5, 1.0, 1.0)
 """Powers of the relative speed in a priority."""
@@ -71,13 +58,10 @@ class Beam:
         Of everything random.
     budget
         When to stop.
-    prices
-        Gives the prices of ops, and what a stage of each class holds of them at most, under a threshold; or None.
     """
 
-    def __init__(self, settings: FillSettings, seed: int, budget: Budget, prices: Prices | None = None) -> None:
+    def __init__(self, settings: FillSettings, seed: int, budget: Budget) -> None:
         self.settings = settings
-        self.prices = prices
         self.budget = budget
         self.rng = np.random.default_rng(seed)
         self.state = new_state(settings.arrays)
@@ -110,10 +94,8 @@ class Beam:
     def _search(self, threshold: float, effort: int, forward: bool) -> tuple[StageAssignment | None, int]:
         settings, problem = self.settings, self.settings.problem
         n, k, num_classes = problem.num_nodes, problem.num_stages, problem.num_classes
-        guide = self._guide(threshold, forward)
+        urgency, blend = self._urgencies(forward), float(self.rng.random())
         penalty = (self.settings.arrays.out_s if forward else self.settings.arrays.in_s).min(axis=0)
-        if guide.blend < 0:  # in prices, of which a stage as long as the threshold is worth so much
-            penalty = float(guide.worth.mean()) * (np.minimum(penalty, threshold) / max(threshold, 1e-300))
         rule = FillRule(
             forward=forward,
             value=np.zeros(n),
@@ -143,7 +125,7 @@ class Beam:
             while first < levels[-1].now[0]:
                 if self.budget.expired:
                     return None, total
-                first, work = expand_states(*args, guide, limit, levels[-1], children, count, first)
+                first, work = expand_states(*args, urgency, blend, limit, levels[-1], children, count, first)
                 total += work
             levels.append(_best(children, width))
             if levels[-1].now[1] >= 0:
@@ -151,20 +133,6 @@ class Beam:
             if levels[-1].now[0] == 0:
                 break
         return None, total
-
-    def _guide(self, threshold: float, forward: bool) -> BeamGuide:
-        """Return what the next search goes by: times, or prices where there are some, more often than not."""
-        n, c = self.settings.problem.num_nodes, self.settings.problem.num_classes
-        urgency, blend = self._urgencies(forward), float(self.rng.random())
-        if self.prices is None or self.rng.random() >= _PRICED:
-            return BeamGuide(urgency, blend, np.ones(n), np.ones(c))
-        price, worth = self.prices(threshold)
-        price = price * np.exp(_PRICE_NOISE * self.rng.standard_normal(n))
-        floor = _FREE * max(float(price.mean()), 1e-300), _FREE * max(threshold, 1e-300)
-        density = np.log(np.maximum(price, floor[0])) - np.log(np.maximum(self.settings.arrays.work, floor[1]))
-        for i in np.flatnonzero(self.rng.random(_DIVES) < _DENSE).tolist():
-            urgency[:, i] = np.maximum(density, -_STEEPEST) + self.rng.random() * urgency[:, i]
-        return BeamGuide(urgency, -1.0, price, worth)
 
     def _urgencies(self, forward: bool) -> FloatArray:
         """Return (c, `_DIVES`, n) logarithms of priorities, the more the quicker a class is on an op, drawn anew."""

@@ -8,10 +8,12 @@ import numpy as np
 
 from rlinit.arrays import IntArray
 from rlinit.budget import Budget
+from rlinit.hardware import CAPACITY_SLACK
 from rlinit.heuristics.stages.excess_kernel import anneal_excess, excess_state
 from rlinit.heuristics.stages.filling import FillSettings
 from rlinit.kernels.stages.arrays import TensorArrays
-from rlinit.stages.problem import StageAssignment, StageProblem, evaluate
+from rlinit.stages.problem import StageAssignment, StageProblem
+from rlinit.stages.splits.chunks import ChunkAssignment, ChunkedStages, chunk_value, from_contiguous
 
 _FREE, _CHARGED = (0.02, 0.2, 1e-3), (0.003, 0.05, 3e-4)
 """First temperatures, drawn between the two, and the last one, relative to the trial: where tensors cost nothing, and
@@ -63,22 +65,85 @@ def counted_tensors(problem: StageProblem) -> TensorArrays:
     return TensorArrays(rows, none, rows, none, none, rows[:1], none)
 
 
-class ExcessAnnealing:
-    """Anneals what stages cost beyond a threshold; one call is one attempt of a `ThresholdSearch`.
+class SlotAnnealing:
+    """Anneals what devices cost beyond a threshold; one call is one attempt of a `ThresholdSearch`.
 
     Parameters
     ----------
-    settings
-        What is known of the problem: a pipeline.
+    problem
+        A pipeline whose devices run one stage or several.
     seed
         Of everything random.
     budget
         When to stop.
+    monotone
+        Whether stages are in the order of the data; else a device holds any ops.
     pool
-        Combines parts of what moves come by; None without.
+        Combines parts of what moves come by, where devices run one stage; None without.
     effort_loads
         Time of an attempt of effort 1, in loads.
     """
+
+    def __init__(
+        self,
+        problem: ChunkedStages,
+        seed: int,
+        budget: Budget,
+        *,
+        monotone: bool = True,
+        pool: Pool | None = None,
+        effort_loads: int = EFFORT_LOADS,
+    ) -> None:
+        self.problem, self.budget, self.monotone, self.pool = problem, budget, monotone, pool
+        self.rng = np.random.default_rng(seed)
+        self.last: ChunkAssignment | None = None
+        self.tensors = counted_tensors(problem.problem)
+        self.chunk = _CHUNK
+        self.effort_moves = effort_loads * MOVES_PER_LOAD
+
+    def __call__(
+        self, threshold: float, effort: int, best: ChunkAssignment | None
+    ) -> tuple[ChunkAssignment | None, int]:
+        """Return where devices exceed the threshold least, and the time that moves took in loads.
+
+        None without a start, and beyond the threshold where tensors cost nothing: steps that small end lines higher.
+
+        Moves begin at the best assignment known, or, half the time, at what the attempt before came to.
+        """
+        if best is None or threshold <= 0.0:
+            return None, 0
+        base, tensors, rules = self.problem.problem, self.tensors, (self.monotone, self.problem.is_bound)
+        costs, order, charged = base.cost_arrays, base.precedence, base.has_transfers
+        costs = costs._replace(memory=costs.memory * CAPACITY_SLACK)
+        start = best if self.last is None or self.rng.random() < 0.5 else self.last
+        mildest, hottest, cold = _CHARGED if charged else _FREE
+        hot = mildest * (hottest / mildest) ** self.rng.random()
+        state = excess_state(start.stage, start.slot, start.classes, threshold, hot * threshold, costs, tensors)
+        moves = effort * self.effort_moves
+        cooling = (cold / hot) ** (1.0 / moves)
+        met, tried = False, 0
+        while not met and tried < moves and not self.budget.expired:
+            before, count = self.budget.elapsed_s, min(moves - tried, self.chunk, _SNAPSHOT - tried % _SNAPSHOT)
+            met = anneal_excess(self.rng, count, cooling, threshold, *rules, costs, tensors, order, state)
+            tried += count
+            if self.budget.elapsed_s - before >= _CHUNK_S:
+                self.chunk = max(1, self.chunk // 2)
+            elif count == self.chunk:
+                self.chunk *= 2
+            if self.pool is not None and tried % _SNAPSHOT == 0 and state.now[0] < _MOST_EXCESS * threshold:
+                self.pool.add(state.stage)
+        ended = np.asarray(state.best), np.asarray(state.best_slot), np.asarray(state.best_classes)
+        self.last = ChunkAssignment(*ended)
+        if self.pool is not None:
+            self.pool.add(state.best)
+            value = min(chunk_value(self.problem, one)[0] for one in (best, self.last))
+            found = self.pool.better(value, self.budget)
+            self.last = self.last if found is None else from_contiguous(self.problem, found)
+        return (self.last if met or charged else None), tried // MOVES_PER_LOAD
+
+
+class ExcessAnnealing:
+    """Annealing of a pipeline with one stage a device; for the parameters see `SlotAnnealing`."""
 
     def __init__(
         self,
@@ -88,47 +153,12 @@ class ExcessAnnealing:
         pool: Pool | None = None,
         effort_loads: int = EFFORT_LOADS,
     ) -> None:
-        self.problem = settings.problem
-        self.budget = budget
-        self.rng = np.random.default_rng(seed)
-        self.last: StageAssignment | None = None
-        self.tensors = counted_tensors(settings.problem)
-        self.chunk = _CHUNK
-        self.pool = pool
-        self.effort_moves = effort_loads * MOVES_PER_LOAD
+        self.problem = ChunkedStages(settings.problem, 1)
+        self.slots = SlotAnnealing(self.problem, seed, budget, pool=pool, effort_loads=effort_loads)
 
     def __call__(
         self, threshold: float, effort: int, best: StageAssignment | None
     ) -> tuple[StageAssignment | None, int]:
-        """Return where stages exceed the threshold least, and the time that moves took in loads.
-
-        None without a start, and beyond the threshold where tensors cost nothing: steps that small end lines higher.
-
-        Moves begin at the best assignment known, or, half the time, at what the attempt before came to.
-        """
-        if best is None or threshold <= 0.0:
-            return None, 0
-        costs, tensors, order = self.problem.cost_arrays, self.tensors, self.problem.precedence
-        start = best if self.last is None or self.rng.random() < 0.5 else self.last
-        mildest, hottest, cold = _CHARGED if self.problem.has_transfers else _FREE
-        hot = mildest * (hottest / mildest) ** self.rng.random()
-        state = excess_state(start.stage, start.classes, threshold, hot * threshold, costs, tensors)
-        moves = effort * self.effort_moves
-        cooling = (cold / hot) ** (1.0 / moves)
-        met, tried = False, 0
-        while not met and tried < moves and not self.budget.expired:
-            before, count = self.budget.elapsed_s, min(moves - tried, self.chunk, _SNAPSHOT - tried % _SNAPSHOT)
-            met = anneal_excess(self.rng, count, cooling, threshold, costs, tensors, order, state)
-            tried += count
-            if self.budget.elapsed_s - before >= _CHUNK_S:
-                self.chunk = max(1, self.chunk // 2)
-            elif count == self.chunk:
-                self.chunk *= 2
-            if self.pool is not None and tried % _SNAPSHOT == 0 and state.now[0] < _MOST_EXCESS * threshold:
-                self.pool.add(state.stage)
-        self.last = StageAssignment(np.asarray(state.best), np.asarray(state.best_classes))
-        if self.pool is not None:
-            self.pool.add(state.best)
-            value = min(evaluate(self.problem, best)[0], evaluate(self.problem, self.last)[0])
-            self.last = self.pool.better(value, self.budget) or self.last
-        return (self.last if met or self.problem.has_transfers else None), tried // MOVES_PER_LOAD
+        """Return what `SlotAnnealing` finds, as stages."""
+        found, work = self.slots(threshold, effort, None if best is None else from_contiguous(self.problem, best))
+        return (None if found is None else found.stages), work

@@ -1,10 +1,11 @@
 """Compiled annealing of stages under a trial bottleneck.
 
-The energy is what stages cost beyond the trial, added up: stages below it pull nothing. A node that moves changes the
-costs of two stages alone, the one it leaves and the one it enters: where else a tensor is made or read stays as it is.
-Nodes move to other stages, alone or with all that they lead to (or need) in their stage, or change places with a node
-of another; stages exchange devices. Where no edge is between two neighbouring stages they exchange positions, which
-costs nothing and opens other stages to their nodes.
+The energy is what devices cost beyond the trial, added up: devices below it pull nothing. A device (a *slot*) runs a
+stage or several, which share its memory and cache. A node that moves changes the costs of two stages alone, the one it
+leaves and the one it enters: where else a tensor is made or read stays as it is. Nodes move to other stages, alone or
+with all that they lead to (or need) in their stage, or change places with a node of another; stages exchange devices.
+Where no edge is between two neighbouring stages they exchange positions, which costs nothing and opens other stages to
+their nodes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from rlinit.kernels.stages.annealing import (
     busy_on,
     carry_node,
     count_reader,
+    draw_stage_beside,
     draw_stage_between,
     overflow_s,
     shift,
@@ -48,20 +50,24 @@ class ExcessState(NamedTuple):
     ----------
     stage, best
         (n,) stage of each node now, and where the excess was least.
+    slot, best_slot
+        (K,) slot of each stage now, and where the excess was least.
     classes, best_classes
-        (k,) class of each stage now, and where the excess was least.
+        (k,) class of each slot now, and where the excess was least.
     member, place, size
-        (k, n) nodes of each stage, (n,) position of a node among them, (k,) how many they are.
+        (K, n) nodes of each stage, (n,) position of a node among them, (K,) how many they are.
     inside, made
-        (m, k) how many readers of each tensor a stage holds, (m,) the stage that makes it.
+        (m, K) how many readers of each tensor a stage holds, (m,) the stage that makes it.
     busy, held, cost
-        (k,) seconds of work and transfers, parameter bytes and cost of each stage.
+        (k,) seconds of work and transfers, parameter bytes and cost of each slot.
     now
         (3,) excess, least excess so far, and temperature, in seconds.
     """
 
     stage: IntArray
     best: IntArray
+    slot: IntArray
+    best_slot: IntArray
     classes: IntArray
     best_classes: IntArray
     member: NDArray[np.int32]
@@ -77,16 +83,22 @@ class ExcessState(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def excess_state(
-    start: IntArray, classes: IntArray, trial: float, hot: float, costs: CostArrays, tensors: TensorArrays
+    start: IntArray,
+    slot: IntArray,
+    classes: IntArray,
+    trial: float,
+    hot: float,
+    costs: CostArrays,
+    tensors: TensorArrays,
 ) -> ExcessState:
-    """Return the state at a monotone assignment.
+    """Return the state at an assignment.
 
     Parameters
     ----------
-    start, classes
-        (n,) stage of each node, (k,) class of each stage; no edge leads to a smaller stage.
+    start, slot, classes
+        (n,) stage of each node, (K,) slot of each stage, (k,) class of each slot.
     trial
-        Seconds that no stage should exceed.
+        Seconds that no device should exceed.
     hot
         Temperature, in seconds.
     costs, tensors
@@ -96,12 +108,14 @@ def excess_state(
     state = ExcessState(
         start.copy(),
         start.copy(),
+        slot.copy(),
+        slot.copy(),
         classes.copy(),
         classes.copy(),
-        np.zeros((k, n), np.int32),
+        np.zeros((len(slot), n), np.int32),
         np.zeros(n, np.int64),
-        np.zeros(k, np.int64),
-        np.zeros((m, k), np.int32),
+        np.zeros(len(slot), np.int64),
+        np.zeros((m, len(slot)), np.int32),
         start[tensors.src],
         np.zeros(k),
         np.zeros(k),
@@ -110,15 +124,17 @@ def excess_state(
     )
     reads, makes = (tensors.in_indptr, tensors.in_tensor), (tensors.out_indptr, tensors.out_tensor)
     for v in range(n):
-        state.held[start[v]] += costs.param[v]
+        state.held[slot[start[v]]] += costs.param[v]
         _enter(v, start[v], state.stage, state.member, state.place, state.size)
         count_reader(v, start[v], 1, reads, state.inside)
-    for at in range(k):
-        c, members = classes[at], state.member[at, : state.size[at]]
+    for at in range(len(slot)):
+        c, members = classes[slot[at]], state.member[at, : state.size[at]]
         seconds = (costs.work[c], costs.in_s[c], costs.out_s[c])
-        state.busy[at] = busy_on(at, members, seconds, reads, makes, tensors.indptr, state.inside, state.made)
-        state.cost[at] = state.busy[at] + overflow_s(state.held[at], costs.cache[c], costs.memory[c], costs.overflow[c])
-        state.now[_EXCESS] += max(0.0, state.cost[at] - trial)
+        state.busy[slot[at]] += busy_on(at, members, seconds, reads, makes, tensors.indptr, state.inside, state.made)
+    for s in range(k):
+        c = classes[s]
+        state.cost[s] = state.busy[s] + overflow_s(state.held[s], costs.cache[c], costs.memory[c], costs.overflow[c])
+        state.now[_EXCESS] += max(0.0, state.cost[s] - trial)
     state.now[_LEAST] = state.now[_EXCESS]
     state.now[_TEMPERATURE] = hot
     return state
@@ -243,12 +259,11 @@ def _turned(
     inside: NDArray[np.int32],
     made: IntArray,
     stage: IntArray,
-    classes: IntArray,
+    slot: IntArray,
     member: NDArray[np.int32],
     size: IntArray,
-    figures: tuple[FloatArray, FloatArray, FloatArray],
 ) -> None:
-    """Let stages i and i + 1 exchange positions where no edge is between them."""
+    """Let stages i and i + 1 exchange positions, and keep their devices, where no edge is between them."""
     for v in member[i, : size[i]]:
         for e in range(after[0][v], after[0][v + 1]):
             if stage[after[1][e]] == i + 1:
@@ -259,10 +274,35 @@ def _turned(
             stage[v] = 2 * i + 1 - at
     for q in range(max(size[i], size[i + 1])):
         member[i, q], member[i + 1, q] = member[i + 1, q], member[i, q]
-    for values in (classes, size):
+    for values in (slot, size):
         values[i], values[i + 1] = values[i + 1], values[i]
-    for seconds in figures:
-        seconds[i], seconds[i + 1] = seconds[i + 1], seconds[i]
+
+
+@njit(cache=True, nogil=True)
+def _on_slot(
+    s: int,
+    c: int,
+    slot: IntArray,
+    member: NDArray[np.int32],
+    size: IntArray,
+    reads: Csr,
+    makes: Csr,
+    indptr: IntArray,
+    seconds: tuple[FloatArray, FloatArray, FloatArray],
+    param: FloatArray,
+    inside: NDArray[np.int32],
+    made: IntArray,
+) -> tuple[float, float]:
+    """Return the seconds of work and transfers of all stages of a slot on a class, and their parameter bytes."""
+    busy, held = 0.0, 0.0
+    rows = (seconds[0][c], seconds[1][c], seconds[2][c])
+    for at in range(len(slot)):
+        if slot[at] == s:
+            members = member[at, : size[at]]
+            busy += busy_on(at, members, rows, reads, makes, indptr, inside, made)
+            for v in members:
+                held += param[v]
+    return busy, held
 
 
 @njit(cache=True, nogil=True)
@@ -271,6 +311,8 @@ def anneal_excess(
     moves: int,
     cooling: float,
     trial: float,
+    monotone: bool,
+    bound: bool,
     costs: CostArrays,
     tensors: TensorArrays,
     order: Precedence,
@@ -289,7 +331,11 @@ def anneal_excess(
     cooling
         Factor of the temperature from move to move.
     trial
-        Seconds that no stage should exceed.
+        Seconds that no device should exceed.
+    monotone
+        Whether no edge leads to a smaller stage. Otherwise a node moves anywhere.
+    bound
+        Whether stages are bound to their slots, which exchange devices then. Otherwise stages exchange slots.
     costs, tensors, order
         The problem; no tensors where they cost nothing.
     state
@@ -300,25 +346,27 @@ def anneal_excess(
     work, rate, indptr, counted = costs.work, costs.overflow, tensors.indptr, len(tensors.src) > 0
     succ_indptr, succ, pred_indptr, pred = order.succ_indptr, order.succ, order.pred_indptr, order.pred
     after, before = (succ_indptr, succ), (pred_indptr, pred)
-    stage, classes, member, place, size = state.stage, state.classes, state.member, state.place, state.size
+    stage, slot, classes = state.stage, state.slot, state.classes
+    member, place, size = state.member, state.place, state.size
     inside, made, met, chosen = (
         state.inside,
         state.made,
         np.zeros(len(stage), np.bool_),
         np.empty(_MOST_GROUPED, np.int64),
     )
-    busy, held, cost = figures = state.busy, state.held, state.cost
-    excess, least, temperature, k = state.now[_EXCESS], state.now[_LEAST], state.now[_TEMPERATURE], len(classes)
-    groups = _GROUPS if counted else 0.0  # without transfers nothing holds nodes together
+    busy, held, cost = state.busy, state.held, state.cost
+    excess, least, temperature, k = state.now[_EXCESS], state.now[_LEAST], state.now[_TEMPERATURE], len(slot)
+    groups = _GROUPS if counted and monotone else 0.0  # without transfers nothing holds nodes together
+    turns = 0.0 if bound or not monotone else _TURNS
     for _ in range(moves):
         if least <= _MET * trial or k == 1:
             break
         temperature *= cooling
         draw = rng.random()
         count, forth = 0, 0
-        if draw > 1.0 - _TURNS:
+        if draw > 1.0 - turns:
             i = int(rng.random() * (k - 1))
-            _turned(i, after, reads, makes, inside, made, stage, classes, member, size, figures)
+            _turned(i, after, reads, makes, inside, made, stage, slot, member, size)
             continue
         if draw < _EXCHANGES:
             i, j = int(rng.random() * k), int(rng.random() * k)
@@ -330,10 +378,13 @@ def anneal_excess(
                 j = i + 1 if onward else i - 1
                 forth = count = gather_group(v, stage, after if onward else before, met, chosen) if 0 <= j < k else 0
             else:
-                j = draw_stage_between(rng, v, k, stage, succ_indptr, succ, pred_indptr, pred)
+                if monotone:
+                    j = draw_stage_between(rng, v, k, stage, succ_indptr, succ, pred_indptr, pred)
+                else:
+                    j = draw_stage_beside(rng, v, k, stage, succ_indptr, succ, pred_indptr, pred)
                 if draw < _EXCHANGES + groups + _SWAPS and j >= 0 and size[j] > 0:
                     chosen[1] = u = member[j, int(rng.random() * size[j])]
-                    forbidden = (
+                    forbidden = monotone and (
                         _bars(u, i, v, stage, pred_indptr, pred, 1)
                         if i < j
                         else _bars(u, i, v, stage, succ_indptr, succ, -1)
@@ -341,32 +392,39 @@ def anneal_excess(
                     count = 0 if forbidden else 2
             if j < 0 or count == 0:
                 continue
-        first, second, one, two, param_one, param_two = classes[i], classes[j], 0.0, 0.0, held[i], held[j]
+        a, b = slot[i], slot[j]
+        first, second = classes[a], classes[b]
         if count == 0:
-            if first == second:
+            if a == b or (first == second and (bound or k == len(classes))):
                 continue
-            first, second = second, first
-            for at, c in ((i, first), (j, second)):
-                rows = (seconds[0][c], seconds[1][c], seconds[2][c])
-                total = busy_on(at, member[at, : size[at]], rows, reads, makes, indptr, inside, made)
-                one, two = (total, two) if at == i else (one, total)
+            if bound:
+                first, second = second, first
+            else:
+                slot[i], slot[j] = b, a
+            one, param_one = _on_slot(a, first, slot, member, size, reads, makes, indptr, seconds, param, inside, made)
+            two, param_two = _on_slot(b, second, slot, member, size, reads, makes, indptr, seconds, param, inside, made)
         else:
             if counted:
                 ends = (i, j, first, second)
                 one, two, gone = _tried(chosen, count, forth, ends, reads, makes, indptr, seconds, param, inside, made)
             else:
-                gone = 0.0
+                one, two, gone = 0.0, 0.0, 0.0
                 for q in range(count):
                     w, sign = chosen[q], -1.0 if q < forth else 1.0
                     one, two, gone = one + sign * work[first, w], two - sign * work[second, w], gone + sign * param[w]
-            one, two, param_one, param_two = busy[i] + one, busy[j] + two, held[i] + gone, held[j] - gone
+            if a == b:
+                one, two, gone = one + two, one + two, 0.0
+            one, two, param_one, param_two = busy[a] + one, busy[b] + two, held[a] + gone, held[b] - gone
         cost_one = one + overflow_s(param_one, cache[first], memory[first], rate[first])
         cost_two = two + overflow_s(param_two, cache[second], memory[second], rate[second])
-        rise = max(0.0, cost_one - trial) + max(0.0, cost_two - trial)
-        rise -= max(0.0, cost[i] - trial) + max(0.0, cost[j] - trial)
+        rise = max(0.0, cost_one - trial) - max(0.0, cost[a] - trial)
+        if a != b:
+            rise += max(0.0, cost_two - trial) - max(0.0, cost[b] - trial)
         if not rise < np.inf or (rise > 0.0 and rng.random() >= np.exp(-rise / temperature)):
             if counted and count > 1:
                 _carried(chosen, 0, count - 1, forth, j, i, reads, makes, inside, made)
+            if count == 0:
+                slot[i], slot[j] = a, b
             continue
         if counted and count > 0:
             _carried(chosen, count - 1, count, forth, i, j, reads, makes, inside, made)
@@ -374,12 +432,13 @@ def anneal_excess(
             origin, target = (i, j) if q < forth else (j, i)
             _leave(chosen[q], origin, member, place, size)
             _enter(chosen[q], target, stage, member, place, size)
-        busy[i], busy[j], held[i], held[j], cost[i], cost[j] = one, two, param_one, param_two, cost_one, cost_two
-        classes[i], classes[j] = first, second
+        busy[a], busy[b], held[a], held[b], cost[a], cost[b] = one, two, param_one, param_two, cost_one, cost_two
+        classes[a], classes[b] = first, second
         excess += rise
         if excess < least:
             least = excess
             state.best[:] = stage
+            state.best_slot[:] = slot
             state.best_classes[:] = classes
     state.now[:] = excess, least, temperature
     return bool(least <= _MET * trial)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from rlinit.kernels.stages.filling import fill_line, new_line, new_loads
 from rlinit.kernels.stages.priorities import FEATURES, balance_prices, longest_tails, reach_sums
 from rlinit.kernels.stages.stage_state import FillRule, new_state
 from rlinit.stages.kernel_arrays import kernel_arrays
-from rlinit.stages.problem import StageAssignment, StageProblem
+from rlinit.stages.problem import StageAssignment, StageProblem, evaluate
 
 _WORK = 3_000_000
 """Loads looked at by default: a few seconds of compiled work."""
@@ -203,7 +204,7 @@ def sliced(problem: StageProblem, seed: int, budget: Budget | None) -> StageAssi
 
 
 def bisect_from(
-    searcher: Callable[[FillSettings, int, Budget], Attempt],
+    searcher: Callable[[FillSettings, int, Budget], Attempt[StageAssignment]],
     problem: StageProblem,
     start: StageAssignment | None,
     *,
@@ -242,7 +243,8 @@ def bisect_from(
         return None
     clock = budget or Budget()
     floor = max(lower, quick_lower_bound(settings))
-    search = ThresholdSearch(problem, searcher(settings, seed, clock), floor, clock, quantum, on_solution)
+    attempt, value_of = searcher(settings, seed, clock), partial(evaluate, problem)
+    search = ThresholdSearch(value_of, attempt, floor, clock, quantum, on_solution)
     if start is not None:
         search.offer(start)
     search.run(settings.everything, loads)

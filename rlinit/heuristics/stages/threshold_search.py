@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic
 
 from rlinit.budget import Budget
-from rlinit.stages.problem import StageAssignment, StageProblem, Value, evaluate
+from rlinit.stages.problem import ScheduleT, Value
 
 _CLOSE = 1e-4
 """Thresholds that differ by less than this share of the value are not told apart."""
@@ -22,18 +23,18 @@ _BELOW = 1e-9
 """A threshold this much below a value, relatively, asks for anything better."""
 
 
-Attempt = Callable[[float, int, StageAssignment | None], tuple[StageAssignment | None, int]]
+Attempt = Callable[[float, int, ScheduleT | None], tuple[ScheduleT | None, int]]
 """Takes (threshold, effort, best known); returns an assignment within the threshold, or None, and the work it took."""
 
 
 @dataclass(slots=True)
-class ThresholdSearch:
+class ThresholdSearch(Generic[ScheduleT]):
     """Bisection on the bottleneck, round after round with more effort, until the work allowed is spent.
 
     Parameters
     ----------
-    problem
-        The problem.
+    value_of
+        The value of an assignment.
     attempt
         Every call may come out otherwise.
     lower
@@ -50,13 +51,13 @@ class ThresholdSearch:
         What the attempts took so far.
     """
 
-    problem: StageProblem
-    attempt: Attempt
+    value_of: Callable[[ScheduleT], Value]
+    attempt: Attempt[ScheduleT]
     lower: float
     budget: Budget
     quantum: float = 0.0
-    on_solution: Callable[[StageAssignment], object] | None = None
-    best: StageAssignment | None = None
+    on_solution: Callable[[ScheduleT], object] | None = None
+    best: ScheduleT | None = None
     value: Value | None = None
     work: int = 0
 
@@ -122,9 +123,9 @@ class ThresholdSearch:
         self.work += max(work, 1)
         return found is not None and self.offer(found)
 
-    def offer(self, assignment: StageAssignment) -> bool:
+    def offer(self, assignment: ScheduleT) -> bool:
         """Take an assignment that is feasible and better than the best; return whether it was."""
-        value = evaluate(self.problem, assignment)
+        value = self.value_of(assignment)
         if not math.isfinite(value[0]) or (self.value is not None and not value < self.value):
             return False
         self.best, self.value = assignment, value

@@ -8,8 +8,6 @@ better. An op that only this device can still take goes first; a child without i
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,25 +32,6 @@ _PAIRS = 128
 
 _QUOTA = 100_000
 """Loads after which a call returns, so that the budget can be looked at: some 20 to 50 ms."""
-
-
-class BeamGuide(NamedTuple):
-    """What a beam goes by.
-
-    Parameters
-    ----------
-    urgency
-        (c, r, n) priorities by which a stage of each class is filled, one load each.
-    blend
-        As in `times_after`; below 0, prices take the place of times.
-    price, worth
-        (n,) prices of ops, and (c,) what a stage of each class holds of them at most; of no meaning, and 1, with times.
-    """
-
-    urgency: FloatArray
-    blend: float
-    price: FloatArray
-    worth: FloatArray
 
 
 @njit(cache=True, nogil=True)
@@ -219,7 +198,8 @@ def expand_states(
     s: StageState,
     loads: Loads,
     rule: FillRule,
-    guide: BeamGuide,
+    urgency: FloatArray,
+    blend: float,
     limit: float,
     states: States,
     children: States,
@@ -240,8 +220,10 @@ def expand_states(
         Room to work in.
     rule
         Side, penalties and noise; its values and priorities are room to work in.
-    guide
-        What states are ranked and stages filled by.
+    urgency
+        (c, r, n) priorities by which a stage of each class is filled, one load each.
+    blend
+        As in `times_after`.
     limit
         Seconds that a stage may cost.
     states, children
@@ -252,29 +234,23 @@ def expand_states(
         Where to begin.
     """
     n, num_classes, work = len(a.param), class_count.shape[1], 0
-    floor = max(_LEAST * guide.worth.max(), 1e-300)
     room, times, value, must = np.empty(num_classes, np.int64), np.empty((4, n)), rule.value, rule.priority
     for i in range(first, states.now[0]):
         if work > _QUOTA:
             return i, work
         ops = _restore(a, s, rule.forward, states.bits[i])
-        left, capacity = 0, 0.0
+        left = 0
         for c in range(num_classes):
             room[c] = class_count[0, c] - states.used[i, c]
             left += room[c]
-            capacity += room[c] * guide.worth[c]
         rest_times(a.work, s.placed, room, limit, times)
         work += 2 * n * num_classes // _PAIRS
         for c in range(num_classes):
             if room[c] <= 0 or class_count[1, c] == 0:
                 continue
-            if guide.blend >= 0.0:
-                times_after(a.work, s.placed, c, left, limit, guide.blend, times, value)
-            else:
-                for v in range(n):
-                    value[v] = guide.price[v] if _least_after(times, v, c) < np.inf else np.inf
+            times_after(a.work, s.placed, c, left, limit, blend, times, value)
             total, bound, musts = _rest(s.placed, c, times, value, must)
-            work += _fill(rng, a, s, loads, rule, guide.urgency[c], c, limit)
+            work += _fill(rng, a, s, loads, rule, urgency[c], c, limit)
             for j in range(len(loads.score)):
                 if loads.score[j] == -np.inf:
                     continue
@@ -295,5 +271,5 @@ def expand_states(
                     children.now[1] = at
                     return states.now[0], work
                 children.penalty[at] = states.penalty[i] + taken - loads.score[j]
-                children.rank[at] = (total - taken + children.penalty[at]) / max(capacity - guide.worth[c], floor)
+                children.rank[at] = (total - taken + children.penalty[at]) / max(left - 1, _LEAST)
     return states.now[0], work

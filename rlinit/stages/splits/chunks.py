@@ -71,6 +71,11 @@ class ChunkedStages:
         return self.problem.num_stages * self.chunks
 
     @property
+    def is_bound(self) -> bool:
+        """Whether a stage has no slot but its own: several stages a device, in interleaved order."""
+        return self.chunks > 1 and self.order == "interleaved"
+
+    @property
     def interleaved_slots(self) -> IntArray:
         """(K,) the slot of each stage in interleaved order."""
         return np.arange(self.num_stages, dtype=np.int64) % self.num_slots
