@@ -1,4 +1,4 @@
-"""What the commands print: plans as tables, and a progress line."""
+"""What the commands print: phases as a table, and a progress line."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rlinit.budget import repeated
-from rlinit.plan import HistoryEntry, Plan
-from rlinit.reports.tables import PlanTable, plan_table, summary_lines
+from rlinit.plan import HistoryEntry
 from rlinit.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from rlinit.solving.phases import PlannedPhase
 
@@ -38,20 +36,6 @@ def show_value(value: float, objective: str) -> str:
         Which of the objectives.
     """
     return format_bytes(value) if objective == "memory" else format_seconds(value)
-
-
-def print_plan(plan: Plan) -> None:
-    """Print a plan as a table of its stages or devices, and what was proven about it."""
-    from rich.console import Console
-
-    console = Console()
-    if plan.assignment is not None:
-        console.print(_drawn(plan_table(plan)))
-    for line in summary_lines(plan):
-        first, colon, rest = line.partition(":")
-        strong = colon and first in (plan.status, "note")
-        text = f"[bold]{first}:[/]{escape_markup(rest)}" if strong else escape_markup(line)
-        console.print(text, highlight=False)
 
 
 def print_phases(rows: Sequence[PlannedPhase], title: str) -> None:
@@ -82,22 +66,6 @@ def print_phases(rows: Sequence[PlannedPhase], title: str) -> None:
     console.print(runs)
     if passed_over.row_count:
         console.print(passed_over)
-
-
-def _drawn(table: PlanTable) -> Table:
-    """Return a table as rich draws it, the rows that the value comes from in bold."""
-    from rich.table import Table
-
-    drawn = Table(title=escape_markup(table.title), title_justify="left")
-    for at, heading in enumerate(table.header):
-        if at in table.words:
-            drawn.add_column(heading, overflow="fold")
-        else:
-            drawn.add_column(heading, justify="right", no_wrap=True)
-    for at, row in enumerate(table.rows):
-        drawn.add_row(*map(escape_markup, row), style="bold" if at in table.limiting else None)
-    drawn.caption = table.caption or None
-    return drawn
 
 
 class _LiveLine:

@@ -25,7 +25,7 @@ from rlinit.cli.inputs import (
     load_hardware,
     load_model,
 )
-from rlinit.cli.output import escape_markup, live_line, print_phases, print_plan, show_value
+from rlinit.cli.output import escape_markup, live_line, print_phases, show_value
 from rlinit.costs.sources import paper_machine
 from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.plan import Plan
@@ -163,7 +163,7 @@ def _give(plan: Plan, command: Schedule, graph: Graph, hardware: Hardware, notes
         json.dump(plan.to_dict(), sys.stdout, indent=1)
         print()
     else:
-        print_plan(plan)
+        print(plan)
     return EXIT_INTERRUPTED if plan.provenance.get("interrupted") else code
 
 

@@ -61,16 +61,8 @@ def _rates(device: Device) -> str:
     return f"{rates / 1e12:.4g} T"
 
 
-def places_of(plan: Plan, graph: Graph) -> list[str]:
-    """Return the place of each op, as `place_colours` calls it; devices that share its inputs, in a row.
-
-    Parameters
-    ----------
-    plan
-        A plan with an assignment.
-    graph
-        Its graph.
-    """
+def _places_of(plan: Plan, graph: Graph) -> list[str]:
+    """Return the place of each op, as `place_colours` calls it; devices that share its inputs, in a row."""
     assignment, places = plan.assignment or {}, list(place_colours(plan))
     if not plan.batches:
         return [places[int(assignment[name])] for name in graph.names]
@@ -93,7 +85,7 @@ def layer_view(plan: Plan, graph: Graph) -> str:
     paths = module_paths(graph)
     if not any(paths.values()):
         return ""
-    colours, places = place_colours(plan), places_of(plan, graph)
+    colours, places = place_colours(plan), _places_of(plan, graph)
     held: dict[str, Counter[str]] = {}
     size: dict[str, float] = {}
     for at, op in enumerate(graph.names):
@@ -127,7 +119,7 @@ def assignment_table(plan: Plan, graph: Graph) -> str:
     graph
         Its graph.
     """
-    places, starts = places_of(plan, graph), plan.start_s or {}
+    places, starts = _places_of(plan, graph), plan.start_s or {}
     colours = place_colours(plan)
     rows = [
         [name, graph.kinds[at], places[at], *([format_seconds(starts[name])] if starts else [])]

@@ -1,4 +1,4 @@
-"""A plan as one HTML page: graph, timeline, memory, history of the bound, what limits it. Needs no network."""
+"""A plan as one HTML page: timeline, memory, history of the bound, what limits it. Needs no network."""
 
 from __future__ import annotations
 
@@ -8,22 +8,20 @@ from pathlib import Path
 
 from rlinit.checker.compatibility import require_graph, require_hardware
 from rlinit.errors import InvalidPlan
-from rlinit.exporters.graphviz import SEVERAL, place_colours
+from rlinit.exporters.graphviz import place_colours
 from rlinit.exporters.text import markup
 from rlinit.files import write_atomically
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import Plan, StageUse
 from rlinit.reports.critical_path import Link, critical_path
-from rlinit.reports.facts import assignment_table, html_table, layer_view, places_of, settings, used
+from rlinit.reports.facts import assignment_table, html_table, layer_view, settings, used
 from rlinit.reports.figures import PARTS, Steps, inline, picture, steps_chart
 from rlinit.reports.gantt import CRITICAL
-from rlinit.reports.graph_picture import graph_picture
 from rlinit.reports.tables import plan_table, summary_lines
 from rlinit.simulation.memory_profile import memory_profile
 from rlinit.units import format_bytes, format_seconds
 
-_MOST_OPS = 3000
 _STYLE = """
 :root { --ink: #1d2433; --dim: #667085; --line: #e2e6ec; --back: #ffffff; --moved: #8d99ae; color-scheme: light dark; }
 @media (prefers-color-scheme: dark) {
@@ -37,7 +35,6 @@ table { border-collapse: collapse; margin: .6rem 0; } td, th { padding: .15rem .
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .columns { display: flex; flex-wrap: wrap; gap: 0 3rem; } svg { width: 100%; height: auto; display: block; }
 .picture { background: #ffffff; border-radius: .5rem; } .strip { display: flex; height: .9em; margin-top: .35em; }
-.name { font: 11px system-ui, sans-serif; text-anchor: middle; pointer-events: none; fill: #1d2433; }
 .swatch { display: inline-block; width: .8em; height: .8em; border-radius: 2px; } .note { color: var(--dim); }
 """
 
@@ -88,7 +85,7 @@ def report_html(plan: Plan, graph: Graph, hardware: Hardware) -> str:
         sections += [_memory(plan, graph, hardware)]
     else:
         sections += [_stages(plan)]
-    sections += [layer_view(plan, graph), _history(plan), _graph(plan, graph), used(plan, hardware)]
+    sections += [layer_view(plan, graph), _history(plan), used(plan, hardware)]
     sections += [assignment_table(plan, graph), settings(plan, graph)]
     body = "\n".join(section for section in sections if section)
     return (
@@ -194,23 +191,3 @@ def _history(plan: Plan) -> str:
     chart = steps_chart(lines, end, show)
     table = html_table(["after", "phase", "value", "bound"], rows)
     return f"<h2>History of value and bound</h2><div class='picture'>{chart}</div>{table}"
-
-
-def _graph(plan: Plan, graph: Graph) -> str:
-    """Draw the graph, coloured by place; dark edges leave a place."""
-    colours = place_colours(plan)
-    legend = " ".join(
-        f'<span class="swatch" style="background:{colour}"></span> {markup(place)}' for place, colour in colours.items()
-    )
-    kinds = f"{graph.num_ops:,} ops, {graph.num_edges:,} edges, {graph.depth:,} levels"
-    if graph.num_ops > _MOST_OPS:
-        return f"<h2>Graph</h2><p>{kinds}; too many to draw here, export it as DOT.</p>"
-    where = places_of(plan, graph)
-    picture = graph_picture(
-        graph.level.tolist(),
-        [(u, v) for u, v in graph.edges.tolist()],
-        [colours.get(place, SEVERAL) for place in where],
-        list(graph.names),
-        [f"{name} ({kind}) on {place}" for name, kind, place in zip(graph.names, graph.kinds, where, strict=True)],
-    )
-    return f"<h2>Graph</h2><p>{kinds}; dark edges lead from one place to another. {legend}</p>{picture}"

@@ -33,8 +33,6 @@ class PlanTable:
         Names of the columns, and one row for each stage that is not empty, or for each device.
     words
         Columns of words; all others are numbers.
-    limiting
-        Numbers of the rows that the plan's value comes from.
     caption
         What the table leaves out, or nothing.
     """
@@ -43,7 +41,6 @@ class PlanTable:
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     words: tuple[int, ...]
-    limiting: frozenset[int] = frozenset()
     caption: str = ""
 
 
@@ -59,25 +56,19 @@ def _stage_table(plan: Plan) -> PlanTable:
     parts = ("in", "work", *spilled, "out", "total") if piped else ("parameters", "off-cache", "sent on")
     header = ("stage", "device", "ops", *parts, *(("working",) if plan.stage_orders else ()))
     rows: list[tuple[str, ...]] = []
-    limiting = set()
-    times = plan.device_times_s
     for j, use in enumerate(plan.stages):
         if use.num_ops == 0:
             continue
         if piped:
             seconds = (use.in_s, use.work_s, *([use.overflow_s] if spills else []), use.out_s, use.time_s)
             figures = [format_seconds(part) for part in seconds]
-            worst = times[use.device] >= plan.value * (1 - 1e-9)
         else:
             figures = [format_bytes(part) for part in (use.param_bytes, use.off_cache_bytes, use.out_bytes)]
-            worst = use.param_bytes >= plan.value
         figures += [format_bytes(use.activation_bytes)] if plan.stage_orders else []
-        if worst:
-            limiting.add(len(rows))
         rows.append((str(j), use.device, str(use.num_ops), *figures))
     empty = plan.num_stages - len(rows)
     caption = f"{empty} of {plan.num_stages} stages are empty and not shown" if empty else ""
-    return PlanTable(_title(plan), header, tuple(rows), (1,), frozenset(limiting), caption)
+    return PlanTable(_title(plan), header, tuple(rows), (1,), caption)
 
 
 def _device_table(plan: Plan) -> PlanTable:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rlinit.budget import Budget, limited_memory
 from rlinit.errors import InvalidGraph, InvalidHardware
@@ -173,36 +174,16 @@ def schedule(
     -----
     A bound, window or phase that fails is passed over and named in the plan's `notes`.
     """
-    options = SolveOptions(
-        objective=objective,
-        stages=stages,
-        agent="plan" if isinstance(agent, Plan) else agent,
-        window=window,
-        method=method,
-        gap=gap,
-        time_limit_s=time_limit_s,
-        memory_limit_bytes=memory_limit_bytes,
-        checkpoint=None if checkpoint is None else Path(checkpoint),
-        seed=seed,
-        jobs=jobs,
-        inputs=inputs,
-        transfers=transfers,
-        resident=resident,
-        coarsen=coarsen,
-        refine=refine,
-        activations=activations,
-        chunks=chunks,
-        chunk_order=chunk_order,
-        contiguous=contiguous,
-        training=training,
-        microbatches=microbatches,
-        recompute=recompute,
-        optimizer=str(optimizer),
-    )
+    options = _options({**locals(), "agent": "plan" if isinstance(agent, Plan) else agent})
     plan = agent if isinstance(agent, Plan) else None
     hardware, budget = _prepared(graph, hardware, options, plan), _search_budget(graph, options)
     with interruptible(budget), compiling_paused(budget, progress), limited_memory(options.memory_limit):
         return plan_of(Request(graph, hardware, options, plan, budget, progress))
+
+
+def _options(given: Mapping[str, Any]) -> SolveOptions:
+    """Return the options among the arguments of a call, all others as they are by default."""
+    return SolveOptions(**{one.name: given[one.name] for one in fields(SolveOptions) if one.name in given})
 
 
 _CHECK_S, _CHECK_TRAINING_S = 1e-5, 3e-5
@@ -295,18 +276,7 @@ def bound(
         An argument out of range, or an unknown method, or one that does not apply to the objective; the message lists
         those that do.
     """
-    options = SolveOptions(
-        objective=objective,
-        method=method,
-        stages=stages,
-        inputs=inputs,
-        transfers=transfers,
-        resident=resident,
-        chunks=chunks,
-        chunk_order=chunk_order,
-        contiguous=contiguous,
-        time_limit_s=time_limit_s,
-    )
+    options = _options(locals())
     return prove(graph, hardware, options, progress)
 
 

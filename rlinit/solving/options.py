@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -79,13 +79,13 @@ class ProblemOptions:
                 door = LANGUAGE_MODELS if name == "objective" and value in ("decode", "prefill", "request") else ""
                 raise _refused(name, value, f"one of {', '.join(choices)}", door)
         for name in ("stages", "inputs"):
-            self._set(name, _whole(name, getattr(self, name), 1, optional=True))
+            self._set(name, _whole(name, getattr(self, name), 1, ", or none"))
         if self.objective == "throughput" and self.inputs is None:
             raise _refused("inputs", None, "for throughput the number of inputs to finish, such as 16")
         if self.objective == "latency" and self.inputs not in (None, 1):
             raise _refused("inputs", self.inputs, "1 or none for latency; several inputs are the throughput objective")
         self._refuse_on_stages({"inputs": None, "transfers": "parallel", "resident": "peak"})
-        self._set("chunks", _whole("chunks", self.chunks, 1, optional=False))
+        self._set("chunks", _whole("chunks", self.chunks, 1))
         self._set("contiguous", bool(self.contiguous))
         self._check_split()
         self._check_training()
@@ -110,7 +110,7 @@ class ProblemOptions:
         return TrainingRules(self.training, self.microbatches, self.recompute, factor, self.chunks)
 
     def _check_training(self) -> None:
-        self._set("microbatches", _whole("microbatches", self.microbatches, 1, optional=True))
+        self._set("microbatches", _whole("microbatches", self.microbatches, 1, ", or none"))
         self._set("optimizer", str(self.optimizer))
         if self.training is None:
             usual = {"microbatches": None, "recompute": "none", "optimizer": "adam"}
@@ -190,13 +190,18 @@ class SolveOptions(ProblemOptions):
             if not isinstance(getattr(self, name), str):
                 raise _refused(name, getattr(self, name), "a name")
         for name, least in (("seed", 0), ("jobs", 1)):
-            self._set(name, _whole(name, getattr(self, name), least, optional=False))
-        self._set("window", _window(self.window))
-        self._set("gap", _gap(self.gap))
+            self._set(name, _whole(name, getattr(self, name), least))
+        if self.window is None or (isinstance(self.window, str) and self.window == "full"):
+            self._set("window", None)
+        elif not isinstance(self.window, str) or self.window != "auto":
+            self._set("window", _whole("window", self.window, 0, ", auto, or full"))
+        self._set("gap", _number("gap", self.gap, "a fraction from 0 to below 1", lambda share: 0.0 <= share < 1.0))
         if isinstance(self.memory_limit_bytes, str):
             self._set("memory_limit_bytes", _bytes("memory_limit_bytes", self.memory_limit_bytes))
         for name, expected in (("time_limit_s", "seconds > 0, or none"), ("memory_limit_bytes", "bytes > 0, or none")):
-            self._set(name, _limit(name, getattr(self, name), expected))
+            value = getattr(self, name)
+            limit = math.inf if value is None else _number(name, value, expected, lambda number: number > 0.0)
+            self._set(name, None if math.isinf(limit) else limit)
         self._set("checkpoint", None if self.checkpoint is None else Path(self.checkpoint))
         for name in ("coarsen", "activations"):
             self._set(name, bool(getattr(self, name)))
@@ -309,11 +314,11 @@ def _refused(name: str, value: object, expected: str, door: str = "") -> RlinitE
     return RlinitError(f"{name} is {value!r}; expected {expected} ({_flag(name)} on the command line){door}")
 
 
-def _whole(name: str, value: object, least: int, *, optional: bool) -> int | None:
-    """Return a whole number as a plain int, whatever kind of integer it was."""
-    if value is None and optional:
+def _whole(name: str, value: object, least: int, others: str = "") -> int | None:
+    """Return a whole number as a plain int, whatever kind of integer it was; None only where `others` are allowed."""
+    if value is None and others:
         return None
-    expected = f"a whole number of at least {least}" + (", or none" if optional else "")
+    expected = f"a whole number of at least {least}{others}"
     try:
         whole = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -323,28 +328,6 @@ def _whole(name: str, value: object, least: int, *, optional: bool) -> int | Non
     return whole
 
 
-def _window(value: object) -> Window:
-    if value is None or (isinstance(value, str) and value == "full"):
-        return None
-    if isinstance(value, str) and value == "auto":
-        return "auto"
-    expected = "a whole number of at least 0, auto, or full"
-    try:
-        whole = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise _refused("window", value, expected) from None
-    if isinstance(value, bool) or whole < 0:
-        raise _refused("window", value, expected)
-    return whole
-
-
-def _gap(value: object) -> float:
-    number = _number("gap", value, "a fraction from 0 to below 1")
-    if not 0.0 <= number < 1.0:
-        raise _refused("gap", value, "a fraction from 0 to below 1")
-    return number
-
-
 def _bytes(name: str, text: str) -> float:
     try:
         return parse_quantity(text, "bytes")
@@ -352,19 +335,11 @@ def _bytes(name: str, text: str) -> float:
         raise _refused(name, text, "bytes > 0 such as '16GB', or none") from None
 
 
-def _limit(name: str, value: object, expected: str) -> float | None:
-    if value is None:
-        return None
-    number = _number(name, value, expected)
-    if not number > 0.0:
-        raise _refused(name, value, expected)
-    return None if math.isinf(number) else number
-
-
-def _number(name: str, value: object, expected: str) -> float:
-    if isinstance(value, (str, bytes, bool)):
-        raise _refused(name, value, expected)
+def _number(name: str, value: object, expected: str, fits: Callable[[float], bool]) -> float:
     try:
-        return float(value)  # type: ignore[arg-type]
+        number = math.nan if isinstance(value, (str, bytes, bool)) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
-        raise _refused(name, value, expected) from None
+        number = math.nan
+    if not fits(number):
+        raise _refused(name, value, expected)
+    return number

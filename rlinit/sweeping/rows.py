@@ -80,8 +80,10 @@ def key_of(graph: Graph, hardware: Hardware, options: SolveOptions) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def refused_row(key: str, graph: Graph, hardware: Hardware, objective: str, message: str) -> SweepRow:
-    """Return the row of a pair that does not go together.
+def row_of(
+    key: str, graph: Graph, hardware: Hardware, objective: str, plan: Plan | None, message: str = ""
+) -> SweepRow:
+    """Return the row of a plan, or of a pair that does not go together.
 
     Parameters
     ----------
@@ -89,40 +91,24 @@ def refused_row(key: str, graph: Graph, hardware: Hardware, objective: str, mess
         What `key_of` says.
     graph, hardware, objective
         The pair, and what was asked for.
+    plan
+        The plan; None where there is none.
     message
         Why.
     """
     return SweepRow(
-        key=key, graph=graph.name, hardware=hardware.name, devices=hardware.num_devices, objective=objective,
-        status="refused", value=None, bound=None, single=None, cost_per_hour=_price(hardware), seconds=0.0,
-        message=message,
-    )  # fmt: skip
-
-
-def row_of(key: str, plan: Plan, hardware: Hardware) -> SweepRow:
-    """Return the row of a plan.
-
-    Parameters
-    ----------
-    key
-        What `key_of` says.
-    plan
-        The plan.
-    hardware
-        What it is for.
-    """
-    return SweepRow(
         key=key,
-        graph=plan.graph,
+        graph=graph.name,
         hardware=hardware.name,
         devices=hardware.num_devices,
-        objective=plan.objective,
-        status=plan.status,
-        value=plan.values[0] if plan.values else None,
-        bound=plan.bounds[0] if plan.bounds else None,
-        single=plan.baselines.get(BEST_DEVICE),
+        objective=objective,
+        status="refused" if plan is None else plan.status,
+        value=plan.values[0] if plan and plan.values else None,
+        bound=plan.bounds[0] if plan and plan.bounds else None,
+        single=plan.baselines.get(BEST_DEVICE) if plan else None,
         cost_per_hour=_price(hardware),
-        seconds=sum(plan.phase_s.values()),
+        seconds=sum(plan.phase_s.values()) if plan else 0.0,
+        message=message,
     )
 
 

@@ -11,7 +11,7 @@ from rlinit.hardware import Hardware
 from rlinit.plan import Objective, Plan
 from rlinit.solving.api import schedule
 from rlinit.solving.options import SolveOptions
-from rlinit.sweeping.rows import SweepRow, append_row, key_of, read_rows, refused_row, row_of
+from rlinit.sweeping.rows import SweepRow, append_row, key_of, read_rows, row_of
 
 
 def sweep(
@@ -123,7 +123,7 @@ def _solve(graph: Graph, hardware: Hardware, key: str, options: SolveOptions) ->
             seed=options.seed,
         )
     except (InvalidGraph, InvalidHardware) as problem:  # of this pair; the others go on
-        return refused_row(key, graph, hardware, options.objective, str(problem))
+        return row_of(key, graph, hardware, options.objective, None, str(problem))
     if plan.provenance["interrupted"]:
         raise KeyboardInterrupt
-    return row_of(key, plan, hardware)
+    return row_of(key, graph, hardware, options.objective, plan)

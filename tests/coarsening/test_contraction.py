@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -381,37 +380,27 @@ def test_optional_ops_make_variants() -> None:
     assert set(rules.sequences()) == {("a", "b"), ("b", "c"), ("a", "b", "c")}
 
 
-def test_rules_load_and_extend(tmp_path: Path) -> None:
-    """A user's file adds a rule, may use classes of the default rules, and may add kinds to a class."""
-    path = tmp_path / "rules.toml"
-    path.write_text('[kinds]\nact = ["my_act"]\n[[rule]]\nops = ["softmax", "act"]\n')
-    rules = FusionRules.default().extended(FusionRules.load(path))
+def test_rules_of_ones_own() -> None:
+    """A rule beside the default ones may use their classes, and add kinds to a class."""
+    given = FusionRules.default()
+    kinds = {**given.kinds, "act": (*given.kinds["act"], "my_act")}
+    rules = FusionRules((*given.rules, ("softmax", "act")), kinds)
     graph = layers("a:Softmax b:MyAct c:conv d:my-act", "a>b b>c c>d")
     assert groups(coarsen(graph, rules)) == ["ab", "cd"]
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("rules", "kinds", "message"),
     [
-        ("rule = 3", "tables"),
-        ("[[rules]]\nops = []", "keys"),
-        ("[[rule]]\nop = []", "expected a list `ops`"),
-        ("[[rule]]\nops = [1, 2]", "not a list of classes"),
-        ('[[rule]]\nops = ["?", "a"]', "not a list of classes"),
-        ('[kinds]\na = "x"', "expected a list|'x'"),
-        ('[kinds]\na = ["x"]\nb = ["X"]', "'a' and 'b'"),
-        ("[[rule]]\nops = [" + ",".join(f'"x{i}?"' for i in range(20)) + "]", "variants"),
-        ("nonsense", "not valid TOML"),
+        (("conv", "bn"), {}, "is not a sequence"),
+        ((), {"a": ("x",), "b": ("X",)}, "'a' and 'b'"),
+        ((tuple(f"x{i}?" for i in range(20)),), {}, "variants"),
     ],
 )
-def test_malformed_rules_are_refused(tmp_path: Path, text: str, message: str) -> None:
-    """Every malformed file is an error that says what is wrong."""
-    path = tmp_path / "rules.toml"
-    path.write_text(text)
+def test_malformed_rules_are_refused(rules: Any, kinds: dict[str, tuple[str, ...]], message: str) -> None:
+    """Malformed rules are an error that says what is wrong."""
     with pytest.raises(InvalidRules, match=message):
-        FusionRules.load(path)
-    with pytest.raises(InvalidRules, match="cannot read"):
-        FusionRules.load(tmp_path / "absent.toml")
+        FusionRules(rules, kinds)
 
 
 # -- size ----------------------------------------------------------------------------------------------------------

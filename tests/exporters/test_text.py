@@ -13,7 +13,6 @@ from rlinit.exporters import to_trace
 from rlinit.exporters.text import markup, printable
 from rlinit.plan import Plan
 from rlinit.reports.figures import Steps, draw, steps_chart
-from rlinit.reports.graph_picture import graph_picture
 from rlinit.units import format_bytes
 from tests.executors.plans import random_case, stage_plan
 
@@ -55,7 +54,6 @@ def test_pictures_of_any_name(tmp_path: Path, kind: str, placed: bool) -> None:
 def test_charts_of_any_name() -> None:
     """Charts in reports are valid XML."""
     ElementTree.fromstring(steps_chart([Steps(NASTY, [0.0], [1.0], "red")], 1.0, format_bytes))
-    ElementTree.fromstring(graph_picture([0], [], ["red"], [NASTY], [NASTY]))
 
 
 def test_traces_of_any_name(tmp_path: Path) -> None:
