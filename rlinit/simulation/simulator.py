@@ -1,6 +1,6 @@
 """The simulator: a plan replayed activity by activity, under the plan's own rule for transfers or another one.
 
-A plan fixes where everything runs and in which order. Every activity (a batch, a transfer, a stage on an input) starts
+A plan fixes where everything runs and in which order. Every activity (a batch, a transfer) starts
 as soon as what it waits for is over and what it needs is free. By its own rule the result is the timeline of the plan
 itself; where a plan idles on purpose, the replay does not.
 
@@ -29,10 +29,8 @@ from rlinit.costs.roofline import known_bytes, op_times
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.plan import Batch, Plan, TrainingUse
+from rlinit.plan import Batch, Plan
 from rlinit.simulation.event_queue import Activity, Link, replay
-from rlinit.stages.training.rules import schedule_named
-from rlinit.stages.training.schedule import PassTimes, timed_passes
 from rlinit.tensors import Tensors
 
 __all__ = ["Contention", "Movement", "Simulation", "movements", "planned_order", "simulate"]
@@ -75,7 +73,7 @@ class Simulation:
     Parameters
     ----------
     batches
-        Every batch by start. For stage plans, ``op`` is ``"stage j"`` and ``shards`` the number of the input.
+        Every batch by start.
     transfers
         Every transfer by start.
     makespan_s
@@ -96,48 +94,32 @@ def simulate(
     hardware: Hardware,
     *,
     contention: Contention = "plan",
-    inputs: int | None = None,
 ) -> Simulation:
-    """Replay a plan on the costs of a graph and hardware.
+    """Replay a placement on the costs of a graph and hardware.
 
     Parameters
     ----------
     plan
-        A plan with a schedule; its order on every device is kept.
+        A `latency` or `throughput` plan with a schedule; its order on every device is kept.
     graph, hardware
         What the plan was made for.
     contention
         How transfers of a placement share links and devices; see the table at the top.
-    inputs
-        For training plans: none or the micro-batches of a step, whose passes run in the order of the schedule; ops are
-        ``"stage j F"`` and so on (F forward, B backward, I and W its halves with zero-bubble).
-        For other `pipeline` plans: inputs that stream through the stages, 2 k + 2 if not given. One stage works on
-        one input at a time, for the seconds that the plan gives it, and passes it on when done. A device of several
-        chunks works on one at a time: stage j on input m before stage i on input l where j + m < i + l, or as much
-        and j < i. A plan that is not contiguous is played in rounds: in each, a device does everything it has once,
-        on what others made in the round before; its batches carry the number of the round, and one round more for
-        each time that data changes devices.
 
     Raises
     ------
     InvalidPlan
-        No schedule, a plan for another graph or hardware, a `memory` plan (it has no times), a device that the
+        No schedule, a plan for another graph or hardware, a plan of stages, a device that the
         hardware lacks, or a contention that there is not.
     """
     if plan.assignment is None:
         raise InvalidPlan(f"the plan is {plan.status}; there is no schedule to simulate")
-    if plan.objective == "memory":
-        raise InvalidPlan("a memory plan has no times to simulate")
+    if not plan.batches:
+        raise InvalidPlan(f"a {plan.objective} plan has no batches to simulate; its stages have their seconds in it")
     if contention not in get_args(Contention):
         raise InvalidPlan(f"contention is {contention!r}; expected one of {get_args(Contention)}")
     require_graph(plan, graph)
     require_hardware(plan, hardware)
-    if plan.training is not None:
-        if inputs not in (None, plan.training.microbatches):
-            raise InvalidPlan("a step of training is simulated as planned: inputs as many as micro-batches")
-        return _simulate_training(plan, plan.training)
-    if plan.objective == "pipeline":
-        return _simulate_stages(plan, graph, inputs or 2 * plan.num_stages + 2)
     return _simulate_batches(plan, graph, hardware, contention)
 
 
@@ -366,67 +348,3 @@ def _simulation(batches: Iterable[Batch], transfers: Iterable[Movement]) -> Simu
         max((batch.end_s for batch in ordered), default=0.0),
         busy,
     )
-
-
-# -- stages ----------------------------------------------------------------------------------------------------------
-
-
-def _changes(graph: Graph, stage: list[int]) -> int:
-    """Return how often data changes devices at most on its way through the graph."""
-    changes = [0] * graph.num_ops
-    reads: list[list[int]] = [[] for _ in changes]
-    for u, v in graph.edges.tolist():
-        reads[v].append(u)
-    for v in graph.order.tolist():
-        changes[v] = max((changes[u] + (stage[u] != stage[v]) for u in reads[v]), default=0)
-    return max(changes, default=0)
-
-
-def _simulate_training(plan: Plan, training: TrainingUse) -> Simulation:
-    """Run one step: every pass as soon as the one before it on its stage, and the one it reads from, are done."""
-    busy = [j for j, use in enumerate(plan.stages) if use.num_ops or plan.chunks > 1]
-    times = []
-    for j in busy:
-        use, one = plan.stages[j], training.stages[j]
-        moved_s = use.in_s + use.out_s + use.overflow_s
-        times.append(PassTimes.of(one.forward_s, one.backward_s, one.recompute_s, moved_s))
-    passes = timed_passes(schedule_named(training.schedule), training.microbatches, times, plan.chunks)
-    batches = [
-        Batch(f"stage {busy[p.stage]} {p.kind}", plan.stages[busy[p.stage]].device, (p.microbatch,), p.start_s, p.end_s)
-        for p in passes
-    ]
-    return _simulation(batches, ())
-
-
-def _simulate_stages(plan: Plan, graph: Graph, inputs: int) -> Simulation:
-    """Stream inputs through the stages; each works on one input at a time, in order (MTPP's cost of a stage).
-
-    Where ops are loose, what a device reads was made by others in the round before, and inputs take as many rounds more
-    as their data changes devices.
-    """
-    if inputs < 1:
-        raise InvalidPlan(f"inputs is {inputs}; expected at least 1")
-    stage = [int((plan.assignment or {})[name]) for name in graph.names]
-    k = plan.num_stages
-    feeds: list[set[int]] = [set() for _ in range(k)]
-    for u, v in graph.edges.tolist():
-        if stage[u] != stage[v]:
-            feeds[stage[v]].add(stage[u])
-    rounds = inputs if plan.contiguous else inputs + _changes(graph, stage)
-    activities = [Activity(duration_s=use.time_s) for _ in range(rounds) for use in plan.stages]
-    for m in range(rounds):
-        made = m if plan.contiguous else m - 1
-        for j in range(k):
-            activities[m * k + j].after.extend(made * k + i for i in sorted(feeds[j]) if made >= 0)
-    last: dict[str, int] = {}
-    for _, j, m in sorted((m + j, j, m) for m in range(rounds) for j in range(k)):
-        device = plan.stages[j].device
-        if device in last:
-            activities[m * k + j].after.append(last[device])
-        last[device] = m * k + j
-    replay(activities)
-    batches = [
-        Batch(f"stage {at % k}", plan.stages[at % k].device, (at // k,), done.start_s, done.end_s)
-        for at, done in enumerate(activities)
-    ]
-    return _simulation(batches, ())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import rlinit
 from rlinit.exporters import to_trace
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.simulation.simulator import simulate
 
 SPLITS: list[dict[str, Any]] = [{"chunks": 2}, {"chunks": 2, "chunk_order": "free"}, {"contiguous": False}]
 
@@ -25,16 +23,6 @@ def planned(request: pytest.FixtureRequest) -> tuple[rlinit.Plan, Graph, Hardwar
     graph = Graph.build(ops, [(f"op{i}", f"op{i + 1}") for i in range(5)])
     hardware = Hardware.pipeline(2, bandwidth=1.0)
     return rlinit.schedule(graph, hardware, **request.param), graph, hardware
-
-
-def test_a_simulated_run_reaches_the_bottleneck(planned: tuple[rlinit.Plan, Graph, Hardware]) -> None:
-    """A hundred inputs more take a hundred bottlenecks longer, and no device does two things at once."""
-    plan, graph, hardware = planned
-    few, many = (simulate(plan, graph, hardware, inputs=count) for count in (50, 150))
-    assert many.makespan_s - few.makespan_s == pytest.approx(100 * plan.value)
-    for device in plan.device_times_s:
-        spans = sorted((b.start_s, b.end_s) for b in few.batches if b.device == device)
-        assert all(first[1] <= second[0] + 1e-9 for first, second in itertools.pairwise(spans))
 
 
 def test_finer_splits_are_drawn_and_traced(planned: tuple[rlinit.Plan, Graph, Hardware], tmp_path: Path) -> None:

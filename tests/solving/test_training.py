@@ -20,7 +20,6 @@ from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.importers.common.blocks import blocks_of
 from rlinit.plan import Plan
-from rlinit.simulation.simulator import simulate
 from rlinit.solving import activations
 from rlinit.stages.training.schedule import PassTimes, pass_order, timed_passes
 from tests.training_cases import CHUNKS, brute_force, random_graph, random_hardware, random_workload
@@ -158,18 +157,6 @@ def test_passes_run_as_published() -> None:
     for k, m, v in ((2, 4, 2), (4, 8, 2), (3, 3, 4)):
         passes = timed_passes("interleaved", m, [equal] * (k * v), v)
         assert max(one.end_s for one in passes) == 3.0 * m * v + 3.0 * (k - 1)
-
-
-def test_a_simulated_step_is_the_planned_one() -> None:
-    """The simulator plays the schedule, stages that hold nothing left out, and ends when the plan says."""
-    schedule: Any
-    for schedule, chunks in (("gpipe", 1), ("1f1b", 1), ("zero-bubble", 1), ("interleaved", 2)):
-        plan = rlinit.schedule(layers(2), devices(3, 1e6), training=schedule, microbatches=6, chunks=chunks)
-        run = simulate(plan, layers(2), devices(3, 1e6))
-        assert plan.training is not None
-        assert run.makespan_s == plan.training.step_s
-        busy = {f"stage {j}" for j in set((plan.assignment or {}).values())}
-        assert {batch.op[:7] for batch in run.batches if batch.end_s > batch.start_s} == busy
 
 
 def test_activations_in_flight_follow_the_schedule() -> None:
