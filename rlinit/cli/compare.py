@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +14,7 @@ import rlinit
 from rlinit import solving
 from rlinit.cli import EXIT_CODES
 from rlinit.cli.inputs import HardwareName, Model, ReadingOptions, load_hardware, load_model
-from rlinit.cli.output import live_line, show_value
+from rlinit.cli.output import live_line, print_table, show_value
 from rlinit.plan import Plan, relative_gap
 from rlinit.solving.options import ProblemOptions, SolveOptions, places_ops
 
@@ -76,8 +75,7 @@ def compare_methods(command: Bench, notes: Console) -> int:
     best = _best_bound(list(plans.values()))
     rows = [_row(method, plan, best) for method, plan in plans.items()]
     if command.json:
-        json.dump(rows, sys.stdout, indent=1)
-        print()
+        print(json.dumps(rows, indent=1))
     else:
         _print_rows(rows, plans, f"{graph.name} on {hardware.name}", best)
     interrupted = any(plan.provenance["interrupted"] for plan in plans.values())
@@ -124,14 +122,10 @@ def _row(method: str, plan: Plan, best: tuple[float, ...] | None) -> dict[str, A
 
 
 def _print_rows(rows: list[dict[str, Any]], plans: dict[str, Plan], title: str, best: tuple[float, ...] | None) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     objective = next(iter(plans.values())).objective
     proven = "" if best is None else f"; no schedule is below {show_value(best[0], objective)}"
-    table = Table("method", "status", "value", "own bound", "gap", "seconds", title=title + proven)
-    for row, plan in zip(rows, plans.values(), strict=True):
-        table.add_row(
+    shown = (
+        (
             row["method"],
             row["status"],
             show_value(plan.value, objective),
@@ -139,4 +133,6 @@ def _print_rows(rows: list[dict[str, Any]], plans: dict[str, Plan], title: str, 
             f"{row['gap']:.2%}" if plan.values else "-",
             f"{row['seconds']:.2f}",
         )
-    Console().print(table)
+        for row, plan in zip(rows, plans.values(), strict=True)
+    )
+    print_table(("method", "status", "value", "own bound", "gap", "seconds"), shown, title + proven)

@@ -6,12 +6,12 @@ import importlib.metadata
 import json
 import os
 import platform
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlinit.cli.inputs import check_endings, check_targets
+from rlinit.cli.output import print_table
 from rlinit.errors import BackendUnavailable
 from rlinit.units import format_bytes, format_seconds
 
@@ -101,8 +101,7 @@ def examine_machine(command: Doctor, notes: Console) -> int:
     if hardware is not None and command.out is not None:
         hardware.save(command.out)
     if command.json:
-        json.dump(row, sys.stdout, indent=1)
-        print()
+        print(json.dumps(row, indent=1))
     else:
         _print(row, machine, problem, command.out)
     return 0
@@ -124,7 +123,6 @@ def _load() -> float | None:
 
 def _print(row: dict[str, Any], machine: Machine | None, problem: str, out: Path | None) -> None:
     from rich.console import Console
-    from rich.table import Table
 
     console = Console()
     for package, version in row["versions"].items():
@@ -138,25 +136,27 @@ def _print(row: dict[str, Any], machine: Machine | None, problem: str, out: Path
     if machine is None:
         console.print(f"devices: not measured; {problem}", highlight=False, markup=False)
         return
-    table = Table("device", "what", "memory", "TFLOPS by type", "bandwidth", "launch", "spread at most")
+    rows = []
     for device in machine.devices:
         rates = device.flops_per_s if isinstance(device.flops_per_s, dict) else {}
         spread = max(value for (name, _), value in machine.spreads.items() if name == device.name)
-        table.add_row(
-            device.name,
-            machine.notes[device.name],
-            format_bytes(device.memory_bytes),
-            "\n".join(f"{dtype} {rate / 1e12:.3g}" for dtype, rate in rates.items()),
-            f"{format_bytes(device.bytes_per_s)}/s" if device.bytes_per_s else "-",
-            format_seconds(device.launch_s) if device.launch_s else "-",
-            f"{spread:.0%}",
+        rows.append(
+            (
+                device.name,
+                machine.notes[device.name],
+                format_bytes(device.memory_bytes),
+                "\n".join(f"{dtype} {rate / 1e12:.3g}" for dtype, rate in rates.items()),
+                f"{format_bytes(device.bytes_per_s)}/s" if device.bytes_per_s else "-",
+                format_seconds(device.launch_s) if device.launch_s else "-",
+                f"{spread:.0%}",
+            )
         )
-    console.print(table)
+    print_table(("device", "what", "memory", "TFLOPS by type", "bandwidth", "launch", "spread at most"), rows)
     for figure, why in row["withheld"].items():
         console.print(f"{figure} is not known: {why}", highlight=False, markup=False)
     if row["withheld"]:
         console.print("measure again when nothing else runs here; until then there is no hardware file (--out)")
-    _print_efficiencies(machine, console)
+    _print_efficiencies(machine)
     if machine.links is not None:
         console.print(str(machine.links), highlight=False)
     if out is not None:
@@ -172,15 +172,12 @@ def _kernels(row: dict[str, Any]) -> str:
     return f"{format_bytes(some)} compiled so far, others {later}" if some else f"none compiled yet; they are {later}"
 
 
-def _print_efficiencies(machine: Machine, console: Console) -> None:
+def _print_efficiencies(machine: Machine) -> None:
     """Print what ops of each class reach, where it was fitted."""
-    from rich.table import Table
-
-    rows = [(device.name, name, one) for device in machine.devices for name, one in device.efficiency.items()]
-    if not rows:
-        return
-    table = Table("device", "ops", "of TFLOPS, by size", "of bandwidth, by size", "launch", "typical error")
-    for device, name, one in rows:
-        shares = [" ".join(f"{share:.0%}" for _, share in points) or "-" for points in (one.flops, one.bytes)]
-        table.add_row(device, name, *shares, format_seconds(one.launch_s or 0.0), f"{one.error or 0.0:.0%}")
-    console.print(table)
+    rows = []
+    for device in machine.devices:
+        for name, one in device.efficiency.items():
+            shares = [" ".join(f"{share:.0%}" for _, share in points) or "-" for points in (one.flops, one.bytes)]
+            rows.append((device.name, name, *shares, format_seconds(one.launch_s or 0.0), f"{one.error or 0.0:.0%}"))
+    if rows:
+        print_table(("device", "ops", "of TFLOPS, by size", "of bandwidth, by size", "launch", "typical error"), rows)

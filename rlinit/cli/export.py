@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -122,8 +121,7 @@ def export_plan(command: Export) -> int:
         else:
             _write(name, path, plan, graph, command)
     if command.json:
-        json.dump({name: str(path) for name, path in wanted.items()}, sys.stdout)
-        print()
+        print(json.dumps({name: str(path) for name, path in wanted.items()}))
         return 0
     for name, path in wanted.items():
         print(f"{name.replace('_', ' ')}: {path}")

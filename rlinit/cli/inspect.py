@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +11,7 @@ import numpy as np
 import tyro
 
 from rlinit.cli.inputs import Model, ReadingOptions, cost_table, load_hardware, load_model
+from rlinit.cli.output import print_table
 from rlinit.errors import InvalidGraph
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
@@ -70,8 +70,7 @@ def inspect_model(command: Inspect) -> int:
     }
     sources = [] if hardware is None else _sources(graph, hardware, command.reading)
     if command.json:
-        json.dump(row | {"costs": [dataclasses.asdict(source) for source in sources]}, sys.stdout)
-        print()
+        print(json.dumps(row | {"costs": [dataclasses.asdict(source) for source in sources]}))
     else:
         _print_row(row)
         _print_sources(sources)
@@ -100,27 +99,26 @@ def _sources(graph: Graph, hardware: Hardware, reading: ReadingOptions) -> list[
 
 
 def _print_sources(sources: list[CostSource]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    if not sources:
-        return
-    table = Table("device", "ops", "seconds in all", "from", "how sure", title="costs")
-    for row in sources:
-        seconds = "-" if np.isnan(row.seconds) else format_seconds(row.seconds)
-        table.add_row(row.device, f"{row.num_ops:,}", seconds, row.source, row.sure)
-    Console().print(table)
+    if sources:
+        rows = (
+            (
+                row.device,
+                f"{row.num_ops:,}",
+                "-" if np.isnan(row.seconds) else format_seconds(row.seconds),
+                row.source,
+                row.sure,
+            )
+            for row in sources
+        )
+        print_table(("device", "ops", "seconds in all", "from", "how sure"), rows, "costs")
 
 
 def _print_row(row: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=str(row["name"]), show_header=False)
+    shown = []
     for key, value in row.items():
         if key in ("param_bytes", "tensor_bytes"):
-            shown = format_bytes(float(value))
+            text = format_bytes(float(value))
         else:
-            shown = value if isinstance(value, str) else f"{value:,.0f}"
-        table.add_row(key.replace("_", " "), shown)
-    Console().print(table)
+            text = value if isinstance(value, str) else f"{value:,.0f}"
+        shown.append((key.replace("_", " "), text))
+    print_table((), shown, str(row["name"]))

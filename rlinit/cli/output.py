@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -36,6 +36,29 @@ def show_value(value: float, objective: str) -> str:
         Which of the objectives.
     """
     return format_bytes(value) if objective == "memory" else format_seconds(value)
+
+
+def print_table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None, caption: str | None = None
+) -> None:
+    """Print a table of text.
+
+    Parameters
+    ----------
+    header
+        Names of the columns; none: a table without a head.
+    rows
+        Cells as text.
+    title, caption
+        What stands above and below.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*header, title=title, caption=caption, show_header=bool(header))
+    for row in rows:
+        table.add_row(*map(escape_markup, row))
+    Console().print(table)
 
 
 def print_phases(rows: Sequence[PlannedPhase], title: str) -> None:

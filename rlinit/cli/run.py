@@ -31,6 +31,7 @@ from rlinit.cli.inputs import (
     load_model,
     onnx_inputs,
 )
+from rlinit.cli.output import print_table
 from rlinit.errors import ExecutionFailure, InvalidPlan, RlinitError
 from rlinit.graph import Graph
 from rlinit.plan import Plan
@@ -562,9 +563,6 @@ def _print_run(plan: Plan, result: Execution, difference: float | None, found: C
         print(f"outputs equal the model's own (largest difference {difference:.1g} of the largest output)")
     if found is None:
         return
-    from rich.console import Console
-    from rich.table import Table
-
     spread = found.spread_s / found.measured_s if found.measured_s > 0 else 0.0
     print(
         f"predicted {format_seconds(found.predicted_s)}, measured {format_seconds(found.measured_s)} "
@@ -575,17 +573,17 @@ def _print_run(plan: Plan, result: Execution, difference: float | None, found: C
     print("ops: " + ("too few to correlate" if rank is None else f"rank correlation {rank:.3f}"))
     for device, factor in found.device_factors().items():
         print(f"  {device}: its ops take {factor:.2f} times as long as predicted")
-    table = Table("op", "device", "batch", "predicted", "measured", "spread", title="furthest from the prediction")
-    for row in found.disagreements():
-        figures = (format_seconds(value) for value in (row.predicted_s, row.measured_s, row.spread_s))
-        table.add_row(row.op, row.device, str(row.batch), *figures)
-    Console().print(table)
+    rows = (
+        (row.op, row.device, str(row.batch), *map(format_seconds, (row.predicted_s, row.measured_s, row.spread_s)))
+        for row in found.disagreements()
+    )
+    header = ("op", "device", "batch", "predicted", "measured", "spread")
+    print_table(header, rows, "furthest from the prediction")
 
 
 def _print_table(table: CostTable, *, as_json: bool) -> None:
     if as_json:
-        json.dump(table.to_dict(), sys.stdout, indent=1)
-        print()
+        print(json.dumps(table.to_dict(), indent=1))
         return
     for noise in table.noise():
         print(noise)

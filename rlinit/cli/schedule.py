@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -123,8 +122,7 @@ def schedule_model(command: Schedule, notes: Console) -> int:
     if command.explain:
         rows = solving.api.explain(graph, hardware, options, start)
         if command.json:
-            json.dump([dataclasses.asdict(row) for row in rows], sys.stdout, indent=1)
-            print()
+            print(json.dumps([dataclasses.asdict(row) for row in rows], indent=1))
         else:
             print_phases(rows, f"{graph.name} on {hardware.name}: {options.objective} by method {options.method}")
         return 0
@@ -160,8 +158,7 @@ def _give(plan: Plan, command: Schedule, graph: Graph, hardware: Hardware, notes
         notes.print(f"[bold red]rlinit:[/] {escape_markup(str(problem))}", highlight=False)
         code = EXIT_INPUT
     if command.json:
-        json.dump(plan.to_dict(), sys.stdout, indent=1)
-        print()
+        print(json.dumps(plan.to_dict(), indent=1))
     else:
         print(plan)
     return EXIT_INTERRUPTED if plan.provenance.get("interrupted") else code
@@ -210,8 +207,7 @@ def prove_bound(command: Bound, notes: Console) -> int:
         proven = solving.api.prove(graph, hardware, options, line)
     code = EXIT_INTERRUPTED if proven.interrupted else 0
     if command.json:
-        json.dump(dataclasses.asdict(proven), sys.stdout)
-        print()
+        print(json.dumps(dataclasses.asdict(proven)))
         return code
     shown = " / ".join(show_value(value, objective) for value in proven.bounds)
     print(f"{graph.name} on {hardware.name}: no {objective} schedule is below {shown}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,7 @@ from rlinit.cli.inputs import (
     load_hardware,
     load_model,
 )
-from rlinit.cli.output import show_value
+from rlinit.cli.output import print_table, show_value
 from rlinit.errors import RlinitError
 from rlinit.hardware import Hardware
 from rlinit.plan import Objective
@@ -123,8 +122,7 @@ def sweep_hardware(command: Sweep, notes: Console) -> int:
         draw_sweep(rows, command.plot)
     if command.json:
         extra = [{**dataclasses.asdict(row), "speed_up": row.speed_up} for row in rows]
-        json.dump(extra, sys.stdout, indent=1)
-        print()
+        print(json.dumps(extra, indent=1))
     else:
         _print_rows(rows)
     return 0
@@ -162,34 +160,33 @@ def _numbers(flag: str, text: str) -> range:
 
 
 def _print_rows(rows: Sequence[SweepRow]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     priced = any(row.cost_per_hour is not None for row in rows)
     several = len({row.graph for row in rows}) > 1
     headings = ("hardware", "devices", "status", "value", "bound", "speed-up", "x first")
     title = rows[0].objective if several else f"{rows[0].graph}: {rows[0].objective}"
-    table = Table(*(("model",) if several else ()), *headings, *(("an hour",) if priced else ()), title=title)
+    header = (*(("model",) if several else ()), *headings, *(("an hour",) if priced else ()))
+    shown = []
     firsts: dict[str, SweepRow] = {}
     for row in rows:
         cost = "-" if row.cost_per_hour is None else f"{row.cost_per_hour:,.2f}"
-        table.add_row(
-            *((row.graph,) if several else ()),
-            row.hardware,
-            str(row.devices),
-            row.status,
-            "-" if row.value is None else show_value(row.value, row.objective),
-            "-" if row.bound is None else show_value(row.bound, row.objective),
-            _times(row.speed_up),
-            _times(row.over(firsts.setdefault(row.graph, row))),
-            *((cost,) if priced else ()),
+        shown.append(
+            (
+                *((row.graph,) if several else ()),
+                row.hardware,
+                str(row.devices),
+                row.status,
+                "-" if row.value is None else show_value(row.value, row.objective),
+                "-" if row.bound is None else show_value(row.bound, row.objective),
+                _times(row.speed_up),
+                _times(row.over(firsts.setdefault(row.graph, row))),
+                *((cost,) if priced else ()),
+            )
         )
-    table.caption = "speed-up: over the best single device of the row; x first: over the model's first row"
-    console = Console()
-    console.print(table)
+    caption = "speed-up: over the best single device of the row; x first: over the model's first row"
+    print_table(header, shown, title, caption)
     for row in rows:
         if row.message:
-            console.print(f"{row.graph} on {row.hardware}: {row.message}", highlight=False, markup=False)
+            print(f"{row.graph} on {row.hardware}: {row.message}")
 
 
 def _times(ratio: float | None) -> str:

@@ -7,34 +7,19 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 from rlinit.kernels.compiled import cache_root, package_hash, source_hash
-from rlinit.plan import Transfers
+from rlinit.plan import Objective, Transfers
 from rlinit.solving.api import bound, schedule
 
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A call of `schedule`, or of `bound` where `is_bound`, whose kernels are compiled on the way."""
-
-    graph: Graph
-    hardware: Hardware
-    options: dict[str, Any]
-    is_bound: bool = False
-
-    def run(self, time_limit_s: float) -> None:
-        """Make the call; what is being compiled when the time ends is compiled to the end."""
-        if self.is_bound:
-            bound(self.graph, self.hardware, time_limit_s=time_limit_s, **self.options)
-        else:
-            schedule(self.graph, self.hardware, time_limit_s=time_limit_s, **self.options)
+_Call = Callable[..., object]
+"""A call of `schedule` or `bound` but for its time limit, whose kernels are compiled on the way."""
 
 
 def compile_kernels(
@@ -94,7 +79,7 @@ def _run_step(job: tuple[str, float]) -> str:
     """Run one step in a process of its own; return its name."""
     step, time_limit_s = job
     for call in _steps()[step]:
-        call.run(time_limit_s)
+        call(time_limit_s=time_limit_s)
     return step
 
 
@@ -104,13 +89,13 @@ def _steps() -> dict[str, list[_Call]]:
     pipeline = Hardware.pipeline(3, bandwidth=1e9)
     for objective in ("memory", "pipeline"):
         methods = ("auto", "warm", "anneal", "fill", "beam", "brkga", "agent")
-        calls = [_Call(_layers(), pipeline, {"objective": objective, "method": method}) for method in methods]
-        steps[f"stages: {objective}"] = [*calls, _Call(_layers(), pipeline, {"objective": objective}, True)]
+        calls = [partial(schedule, _layers(), pipeline, objective=objective, method=method) for method in methods]
+        steps[f"stages: {objective}"] = [*calls, partial(bound, _layers(), pipeline, objective=objective)]
     steps["stages: unlike devices, activations, chunks, training"] = [
-        _Call(_layers(), _devices(1e9), {"objective": "pipeline"}),
-        _Call(_layers(), pipeline, {"objective": "pipeline", "activations": True}),
-        _Call(_layers(), pipeline, {"objective": "pipeline", "chunks": 2}),
-        _Call(_layers(), pipeline, {"objective": "pipeline", "training": "1f1b", "microbatches": 4}),
+        partial(schedule, _layers(), _devices(1e9), objective="pipeline"),
+        partial(schedule, _layers(), pipeline, objective="pipeline", activations=True),
+        partial(schedule, _layers(), pipeline, objective="pipeline", chunks=2),
+        partial(schedule, _layers(), pipeline, objective="pipeline", training="1f1b", microbatches=4),
     ]
     return steps
 
@@ -123,25 +108,24 @@ def _placement_steps() -> dict[str, list[_Call]]:
         (ample, "exclusive"),
         (ample, "blocking"),
     )
-    steps = {}
+    steps: dict[str, list[_Call]] = {}
     for hardware, transfers in rules:
         name = f"latency: transfers {transfers}" + (", memory binds" if hardware is tight else "")
         steps[name] = [
-            _Call(graph, hardware, {"objective": "latency", "method": method, "transfers": transfers})
+            partial(schedule, graph, hardware, objective="latency", method=method, transfers=transfers)
             for method in (*PLACEMENT_HEURISTICS, "agent", "sweep", "split")
         ]
     steps["throughput"] = [
-        _Call(graph, ample, {"objective": "throughput", "inputs": 4, "method": method})
+        partial(schedule, graph, ample, objective="throughput", inputs=4, method=method)
         for method in (*PLACEMENT_HEURISTICS, "sweep", "split")
     ]
     blocks = _layers(levels=9, waist=4)
-    steps["blocks"] = [
-        _Call(blocks, ample, {"objective": "latency", "method": "split"}),
-    ]
+    steps["blocks"] = [partial(schedule, blocks, ample, objective="latency", method="split")]
+    kinds: tuple[tuple[Objective, int | None], ...] = (("latency", None), ("throughput", 4))
     steps["bounds of placements"] = [
-        _Call(graph, ample, {"objective": objective, "method": method, "inputs": inputs}, True)
+        partial(bound, graph, ample, objective=objective, method=method, inputs=inputs)
         for method in PLACEMENT_BOUNDS
-        for objective, inputs in (("latency", None), ("throughput", 4))
+        for objective, inputs in kinds
     ]
     return steps
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from importlib import resources
 from pathlib import Path
 
 from rlinit.errors import InvalidPlan
@@ -13,67 +14,6 @@ from rlinit.exporters.split_spec import split_points
 from rlinit.files import write_atomically
 from rlinit.graph import Graph
 from rlinit.plan import Plan
-
-_SCRIPT = '''\
-"""{graph} in {count} stages by torch.distributed.pipelining; run it by
-
-    torchrun --standalone --nproc-per-node {count} {name}
-
-{factory} returns the model in eval mode and a tuple of its inputs, the same ones in every process. The process of
-the last stage says how long a batch took and how far its outputs are from the model's own.
-"""
-
-import importlib
-import time
-
-import torch
-import torch.distributed as dist
-from torch.distributed.pipelining import ScheduleGPipe, SplitPoint, pipeline
-
-POINTS = {points}
-"""Modules before ("beginning") or after ("end") which a stage begins."""
-DEVICES = {devices}
-"""Of the stages, in the order of the program."""
-MODULE, FUNCTION = {module!r}, {function!r}
-MICROBATCHES = {microbatches}
-REPEATS = 3
-
-
-def main() -> None:
-    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
-    rank = dist.get_rank()
-    if dist.get_world_size() != len(DEVICES):
-        raise SystemExit(f"there are {{dist.get_world_size()}} processes; expected {{len(DEVICES)}}")
-    device = torch.device(DEVICES[rank])
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    torch.manual_seed(0)
-    model, inputs = getattr(importlib.import_module(MODULE), FUNCTION)()
-    part = tuple(value.chunk(MICROBATCHES)[0] for value in inputs)
-    sides = {{"beginning": SplitPoint.BEGINNING, "end": SplitPoint.END}}
-    with torch.no_grad():
-        expected = model(*inputs)
-        cut = pipeline(model, mb_args=part, split_spec={{path: sides[side] for path, side in POINTS.items()}})
-        if cut.num_stages != len(DEVICES):
-            raise SystemExit(f"torch makes {{cut.num_stages}} stages of the model; expected {{len(DEVICES)}}")
-        schedule = ScheduleGPipe(cut.build_stage(rank, device), n_microbatches=MICROBATCHES)
-        given = tuple(value.to(device) for value in inputs) if rank == 0 else ()
-        seconds, outputs = [], None
-        for _ in range(REPEATS):
-            dist.barrier()
-            started = time.perf_counter()
-            outputs = schedule.eval(*given)
-            dist.barrier()
-            seconds.append(time.perf_counter() - started)
-    if rank == len(DEVICES) - 1:
-        apart = float((outputs.cpu() - expected).abs().max()) if isinstance(outputs, torch.Tensor) else float("nan")
-        print(f"one batch took {{min(seconds):.6f}} s; largest difference {{apart:.3g}}", flush=True)
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()
-'''
 
 
 def stage_devices(plan: Plan, graph: Graph) -> tuple[str, ...]:
@@ -141,9 +81,10 @@ def to_torchrun_script(
     for place in places:
         if _own(place) != place:
             raise InvalidPlan(f"a device is {place!r}; expected 'cpu' or 'cuda:N'")
+    script = resources.files("rlinit.exporters").joinpath("torchrun_script.txt").read_text(encoding="utf-8")
     write_atomically(
         Path(path),
-        _SCRIPT.format(
+        script.format(
             graph=json.dumps(graph.name)[1:-1].replace('"', "'"),
             count=len(places),
             name=Path(path).name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from importlib import resources
 from pathlib import Path
 
 from rlinit.checker.compatibility import require_graph, require_hardware
@@ -21,22 +22,6 @@ from rlinit.reports.gantt import CRITICAL
 from rlinit.reports.tables import plan_table, summary_lines
 from rlinit.simulation.memory_profile import memory_profile
 from rlinit.units import format_bytes, format_seconds
-
-_STYLE = """
-:root { --ink: #1d2433; --dim: #667085; --line: #e2e6ec; --back: #ffffff; --moved: #8d99ae; color-scheme: light dark; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e6e9ef; --dim: #9aa3b2; --line: #333a47; --back: #171a21; }
-}
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 1080px; padding: 0 1rem; color: var(--ink);
-  background: var(--back); }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; border-bottom: 1px solid var(--line); }
-table { border-collapse: collapse; margin: .6rem 0; } td, th { padding: .15rem .9rem .15rem 0; text-align: left;
-  vertical-align: top; } th { color: var(--dim); font-weight: 500; } .full { width: 100%; } .wide { width: 60%; }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.columns { display: flex; flex-wrap: wrap; gap: 0 3rem; } svg { width: 100%; height: auto; display: block; }
-.picture { background: #ffffff; border-radius: .5rem; } .strip { display: flex; height: .9em; margin-top: .35em; }
-.swatch { display: inline-block; width: .8em; height: .8em; border-radius: 2px; } .note { color: var(--dim); }
-"""
 
 
 def to_report(plan: Plan, graph: Graph, hardware: Hardware, path: str | Path) -> None:
@@ -88,10 +73,11 @@ def report_html(plan: Plan, graph: Graph, hardware: Hardware) -> str:
     sections += [layer_view(plan, graph), _history(plan), used(plan, hardware)]
     sections += [assignment_table(plan, graph), settings(plan, graph)]
     body = "\n".join(section for section in sections if section)
+    style = resources.files("rlinit.reports").joinpath("report.css").read_text(encoding="utf-8")
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{_STYLE}</style></head>\n<body><h1>{title}</h1>\n{body}\n</body></html>\n"
+        f"<style>\n{style}</style></head>\n<body><h1>{title}</h1>\n{body}\n</body></html>\n"
     )
 
 

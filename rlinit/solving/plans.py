@@ -26,7 +26,7 @@ from rlinit.importers.common.blocks import blocks_of
 from rlinit.importers.common.precision import chosen_dtype, precision_of
 from rlinit.plan import Plan, Status, is_closed
 from rlinit.solving.incumbent import Incumbent, Progress, strict
-from rlinit.solving.options import SolveOptions, places_ops
+from rlinit.solving.options import ProblemOptions, SolveOptions, places_ops
 
 _CHECKPOINT_S, _LOOK_S, _AGAIN_S = 10.0, 0.1, 1.0
 """Seconds between two writings of a checkpoint at least, between two looks whether there is something new, and after a
@@ -197,6 +197,13 @@ def checkpointed(incumbent: Incumbent[Any, Any], solved: Callable[[Any], Solved]
         incumbent.notes += [f"the checkpoint could not be written in the end: {failure}" for failure in failures]
 
 
+_METHOD = {one.name for one in dataclasses.fields(SolveOptions)} - {
+    *(one.name for one in dataclasses.fields(ProblemOptions)),
+    "checkpoint",
+    "refine",
+}
+"""Settings of how a problem is solved, which a plan keeps."""
+
 _SPLIT = ("chunks", "chunk_order", "contiguous")
 _TRAINING = ("microbatches", "recompute", "optimizer")
 """Fields of a plan, and settings of training, that decide the problem."""
@@ -270,20 +277,9 @@ def _status(incumbent: Incumbent[Any, Any], bounds: tuple[float, ...] | None) ->
 
 def _provenance(solved: Solved, graph: Graph, options: SolveOptions) -> dict[str, str | float | bool | None]:
     """Return the settings that led to a plan."""
-    names: tuple[str, ...] = (
-        "agent",
-        "method",
-        "window",
-        "seed",
-        "jobs",
-        "gap",
-        "time_limit_s",
-        "coarsen",
-        "activations",
-        "memory_limit_bytes",
-    )
+    names = sorted(_METHOD)
     if options.training is not None:
-        names += ("training", "microbatches", "recompute", "optimizer")
+        names += ["training", *_TRAINING]
     settings = {name: getattr(options, name) for name in names}
     trusted = ", ".join(solved.incumbent.trusted)
     if options.training is not None:
