@@ -25,8 +25,6 @@ PAPER = {
     "exact": (0.9804, 0.9579, 0.9407, 0.8929, 0.5910, 0.3810),
 }
 PAPER_ORDERS = {
-    "mla": (1.216, 1.538, 1.950, 2.224, 2.304, 2.326),
-    "mla-weighted": (1.206, 1.516, 1.920, 2.182, 2.258, 2.283),
     "random": (1.201, 1.512, 1.916, 2.179, 2.258, 2.282),
     "brkga": (1.199, 1.509, 1.910, 2.175, 2.255, 2.272),
 }
@@ -35,11 +33,10 @@ BOUND_NAMES = (
     "anchored-cut",
     "spectral",
     "lp-root",
-    "merged-2",
     "three-superblock",
     "guess",
 )
-HEURISTICS = ("natural", "random", "mla", "mla-weighted", "brkga", "anneal")
+HEURISTICS = ("natural", "random", "brkga", "anneal")
 
 
 def hardware_for(dataset: str, k: int) -> rlinit.Hardware:

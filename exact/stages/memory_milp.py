@@ -18,7 +18,7 @@ from rlinit.budget import Budget
 from rlinit.exact.solvers.linear_model import Affine, LinearModel, OutOfTime, power_of_two_unit
 from rlinit.exact.solvers.quantum import exact_quantum
 from rlinit.exact.solvers.scip import Run, Status, run_scip, skipped_run
-from rlinit.exact.stages.domains import StageDomains, bypass_edges, cover_edges, window_domains
+from rlinit.exact.stages.domains import StageDomains, cover_edges, window_domains
 from rlinit.exact.stages.program import OPTIMAL_GAP
 from rlinit.exact.stages.variables import StageVariables
 from rlinit.stages.problem import (
@@ -71,16 +71,8 @@ class MemoryModel:
     ) -> None:
         self.problem = problem
         self.linear = LinearModel(budget=budget)
-        self._parameterless = np.zeros(problem.num_nodes, np.bool_)
         edges = cover_edges(problem)
-        first, last = domains.first.copy(), domains.last.copy()
-        if level < 2 and np.isfinite(problem.work_s).all():
-            # Without traffic to count, a node without parameters only passes precedence on.
-            self._parameterless = (problem.param_bytes == 0) & (first < last)
-            edges = bypass_edges(problem, self._parameterless, edges)
-            last[self._parameterless] = first[self._parameterless]
-        self.nodes = StageVariables(problem, self.linear, first, last, problem.num_stages, edges)
-        self._domains = domains
+        self.nodes = StageVariables(problem, self.linear, domains.first, domains.last, problem.num_stages, edges)
         stages = range(problem.num_stages)
         scale = power_of_two_unit(float(problem.param_bytes.sum()) / problem.num_stages)
         held = [self.nodes.held(problem.param_bytes / scale, b) for b in stages]
@@ -163,12 +155,8 @@ class MemoryModel:
         return self.linear.complete(point)
 
     def decode(self, point: FloatArray) -> StageAssignment:
-        """Return the assignment of a point; nodes left out of the model go as early as they may."""
-        problem, stage = self.problem, self.nodes.decode(point)
-        for v in problem.order[self._parameterless[problem.order]].tolist():
-            before = problem.pred[problem.pred_indptr[v] : problem.pred_indptr[v + 1]]
-            stage[v] = max(int(self._domains.first[v]), int(stage[before].max(initial=0)))
-        return StageAssignment(stage, problem.stage_class)
+        """Return the assignment of a point that satisfies the model up to a tolerance."""
+        return StageAssignment(self.nodes.decode(point), self.problem.stage_class)
 
 
 def _level_quantum(problem: StageProblem, level: int) -> float:

@@ -99,33 +99,6 @@ def _sink(heap: IntArray, size: int, priority: FloatArray) -> None:
     heap[i] = v
 
 
-@njit(cache=True, nogil=True)
-def arrangement_cost(
-    order: IntArray, weight: FloatArray, tensor_src: IntArray, tensor_indptr: IntArray, tensor_dst: IntArray
-) -> float:
-    """Return the sum over edges of weight times distance in the order, `weight` (m,) by tensor (MTPP, C.1).
-
-    Parameters
-    ----------
-    order
-        (n,) the nodes in order.
-    weight
-        (m,) weight of each tensor, in any unit.
-    tensor_src
-        (m,) maker of each tensor.
-    tensor_indptr, tensor_dst
-        Consumers of tensor t: ``tensor_dst[tensor_indptr[t]:tensor_indptr[t + 1]]``.
-    """
-    position = np.empty(len(order), np.int64)
-    for i in range(len(order)):
-        position[order[i]] = i
-    total = 0.0
-    for t in range(len(tensor_src)):
-        for d in range(tensor_indptr[t], tensor_indptr[t + 1]):
-            total += weight[t] * (position[tensor_dst[d]] - position[tensor_src[t]])
-    return total
-
-
 @njit(cache=True, nogil=True, inline="always")
 def shift(order: IntArray, place: IntArray, width: int, origin: int, target: int) -> None:
     """Move the member at one position of an order to another, in place; those between shift by one.

@@ -33,7 +33,7 @@ from rlinit.solving.phases import Form, Kind, Phase, Strategy, follow
 from rlinit.solving.plans import Request
 from rlinit.solving.splits import SPLIT_BOUNDING, SPLIT_METHODS, Chunks, SplitSearch
 from rlinit.solving.stage_bounds import NOTHING_FITS
-from rlinit.solving.stage_phases import FEW_IDEALS, StageSearch
+from rlinit.solving.stage_phases import FEW_IDEALS, MOST_IDEALS, StageSearch
 from rlinit.solving.stages import CLOSING, METHODS, bounding_phases, checked_strategy, lowered_stages, stage_strategy
 from rlinit.stages.activation_problem import StageActivations, activation_value, with_activations
 from rlinit.stages.plan_fields import stage_parts, stages_from_plan
@@ -466,7 +466,7 @@ def _solve_training_ideals(search: RelaxedSearch, name: str, most: int | None = 
     incumbent, relaxed = search.incumbent, search.relaxed
     if incumbent.finished or not isinstance(relaxed, StageSearch):
         return
-    cap, (lower, upper), budget = most or relaxed.limits.ideal_cap, _between(incumbent), incumbent.budget
+    cap, (lower, upper), budget = most or MOST_IDEALS, _between(incumbent), incumbent.budget
 
     def on_bound(proven: float) -> None:
         incumbent.raise_bound((proven,), "ideals")

@@ -40,7 +40,7 @@ _NOTE_LENGTH = 300
 Progress = Callable[[HistoryEntry], None]
 """Called with every improvement of value or bound, and at every change of phase, from the solving thread."""
 
-_SCIP = ("milp", "lp-root", "merged-2", "merged-4", "three-superblock", "guess")
+_SCIP = ("milp", "lp-root", "three-superblock", "guess")
 
 _SOLVERS = {**dict.fromkeys(_SCIP, "scip"), "cp-sat": "cp-sat"}
 """What proves bounds by the word of a solver that this package does not check, and which."""

@@ -20,7 +20,7 @@ import dataclasses
 import math
 import time
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations, product
 
 import numpy as np
@@ -180,15 +180,25 @@ def _schedule_shared(request: Request) -> Plan:
     found = checked_plan(best, request)
     proven = min(min(bounds), value)
     kept = {name: one for name, one in found.baselines.items() if name != BEST_DEVICE}
+    if BEST_DEVICE in found.baselines and single < math.inf:
+        kept = {BEST_DEVICE: single, **kept}
+    return _proven(found, (proven,), found.bound_source if proven > 0.0 else "", trusted, kept)
+
+
+def _proven(
+    found: Plan, bounds: Value, source: str, trusted: Collection[str], baselines: Mapping[str, float | None]
+) -> Plan:
+    """Return the best plan of all cases with what they prove together; bounds in its history are of its own case."""
+    assert found.values is not None
+    said = {key: one for key, one in found.provenance.items() if key != "trusted"}
     return dataclasses.replace(
         found,
-        bounds=(proven,),
-        bound_source=found.bound_source if proven > 0.0 else "",
-        provenance={key: said for key, said in found.provenance.items() if key != "trusted"}
-        | ({"trusted": ", ".join(sorted(trusted))} if trusted else {}),
-        status="optimal" if is_closed(found.values, (proven,)) else "feasible",
+        bounds=bounds,
+        bound_source=source,
+        status="optimal" if is_closed(found.values, bounds) else "feasible",
+        provenance=said | ({"trusted": ", ".join(sorted(trusted))} if trusted else {}),
         history=tuple(dataclasses.replace(entry, bounds=None) for entry in found.history),
-        baselines={BEST_DEVICE: single, **kept} if BEST_DEVICE in found.baselines and single < math.inf else kept,
+        baselines=baselines,
     )
 
 
@@ -445,17 +455,8 @@ def _joint(found: Plan, bounding: Sequence[Plan], plans: Sequence[Plan]) -> Plan
         for name, value in plan.baselines.items():
             known = single.get(name)
             single[name] = known if value is None else value if known is None else min(known, value)
-    trusted = ", ".join(sorted({name for plan in bounding for name in plan.trusted}))
-    return dataclasses.replace(
-        found,
-        bounds=bounds,
-        bound_source=found.bound_source or next((one.bound_source for one in bounding if one.bound_source), ""),
-        status="optimal" if is_closed(found.values, bounds) else "feasible",
-        provenance={key: said for key, said in found.provenance.items() if key != "trusted"}
-        | ({"trusted": trusted} if trusted else {}),
-        history=tuple(dataclasses.replace(entry, bounds=None) for entry in found.history),
-        baselines=single,
-    )
+    source = found.bound_source or next((one.bound_source for one in bounding if one.bound_source), "")
+    return _proven(found, bounds, source, {name for plan in bounding for name in plan.trusted}, single)
 
 
 def _least_bounds(values: tuple[float, ...], bounding: Sequence[Plan]) -> tuple[float, ...]:

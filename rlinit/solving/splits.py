@@ -44,7 +44,6 @@ from rlinit.stages.splits.chunks import (
     chunks_from_plan,
     from_contiguous,
 )
-from rlinit.stages.splits.loose import loosened
 
 _MOVES_A_NODE, _FEWEST_MOVES, _MOST_MOVES, _LONG_MOVES = 14_000, 140_000, 12_000_000, 10**15
 """Moves of annealing without a time limit: for each node, at least, and at most; and with one, which then ends it."""
@@ -76,7 +75,11 @@ SPLIT_BOUNDS: Mapping[str, BoundOf] = {
 
 
 class Loose:
-    """Devices that hold any ops."""
+    """Devices that hold any ops.
+
+    The problem is a `StageProblem` whose assignments need not be monotone: stage j is the set of ops of device j, it
+    costs what a stage costs, and tensors may go to and fro. Classes are those of the devices, in the hardware's order.
+    """
 
     loose = True
 
@@ -108,7 +111,10 @@ class Loose:
 
     def from_contiguous(self, assignment: StageAssignment) -> StageAssignment:
         """Return a contiguous assignment as one of this problem."""
-        return loosened(assignment, self.contiguous, self.lowered)
+        # Contiguous nodes hold what lies between colocated ops as well.
+        stage = np.empty(self.base.num_nodes, np.int64)
+        stage[self.lowered.node_of_op] = assignment.stage[self.contiguous.node_of_op]
+        return StageAssignment(stage, assignment.classes)
 
     def simple_start(self) -> StageAssignment | None:
         """Return ops packed onto devices, the largest first."""

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rlinit.exact.stages.bounds.anchored_cut import anchored_cut_bound
-from rlinit.exact.stages.bounds.blocks import guess_bound, merged_bound
+from rlinit.exact.stages.bounds.blocks import guess_bound
 from rlinit.exact.stages.bounds.convex_cover import MOST_COVERED, ConvexCover, convex_cover_bound
 from rlinit.exact.stages.bounds.simple import simple_bound
 from rlinit.exact.stages.bounds.spectral import spectral_bound
@@ -120,13 +120,6 @@ def _program(incumbent: StageIncumbent, bound: Callable[..., float], **options: 
     return (bound(incumbent.problem, budget=incumbent.budget, **options),)
 
 
-def _merged(incumbent: StageIncumbent, num_blocks: int) -> Value:
-    nodes = None if incumbent.budget.remaining_s < np.inf else _BOUND_NODES
-    blocks, upper = min(num_blocks, incumbent.problem.num_stages), _upper(incumbent)
-    start = incumbent.assignment
-    return _program(incumbent, merged_bound, num_blocks=blocks, start=start, upper=upper, node_limit=nodes)
-
-
 def _guess(incumbent: StageIncumbent, only_heavy: bool) -> Value:
     upper = _upper(incumbent)
     return _program(incumbent, guess_bound, upper=upper, node_limit=_BOUND_NODES, only_heavy=only_heavy)
@@ -140,8 +133,6 @@ BOUNDS: Mapping[str, Callable[[StageIncumbent], Value]] = {
     "anchored-cut": _anchored,
     "spectral": _spectral,
     "lp-root": partial(_program, bound=pipeline_lp_bound),
-    "merged-2": partial(_merged, num_blocks=2),
-    "merged-4": partial(_merged, num_blocks=4),
     "three-superblock": partial(_guess, only_heavy=True),
     "guess": partial(_guess, only_heavy=False),
 }

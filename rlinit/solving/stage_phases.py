@@ -21,7 +21,6 @@ from rlinit.errors import RlinitError
 from rlinit.exact.solvers.cp_sat import SHORT_WORK, ConstraintSettings, is_available, require_available
 from rlinit.exact.stages.constraint_program import num_clauses, solve_constraint_program
 from rlinit.exact.stages.ideals.solve import solve_ideals
-from rlinit.exact.stages.intervals.pool import IdealPool
 from rlinit.exact.stages.memory_milp import solve_memory_milp
 from rlinit.exact.stages.pipeline_milp import solve_pipeline_milp
 from rlinit.heuristics.stages import STAGE_HEURISTICS
@@ -59,24 +58,11 @@ MAX_CLAUSES = 20_000
 have 80,000 and more and are hopeless."""
 
 
-@dataclass(frozen=True, slots=True)
-class PhaseLimits:
-    """How much work the phases may spend; what keeps runs without a time limit finite and repeatable.
+MOST_IDEALS = 2_000_000
+"""Largest number of ideals to enumerate."""
 
-    Parameters
-    ----------
-    evaluations
-        Evaluations (orders sliced, or moves tried) of a heuristic; None: its own default.
-    ideal_cap
-        Largest number of ideals to enumerate.
-    window_nodes, full_nodes
-        Branch-and-bound nodes of one window, and of the full program; None: no limit.
-    """
-
-    evaluations: int | None = None
-    ideal_cap: int = 2_000_000
-    window_nodes: int | None = 500
-    full_nodes: int | None = 5_000
+_WINDOW_NODES, _FULL_NODES = 500, 5_000
+"""Branch-and-bound nodes of one window, and of the full program, where no time limit is set, so that runs repeat."""
 
 
 @dataclass(slots=True)
@@ -91,8 +77,6 @@ class StageSearch:
         What was asked for.
     start
         The schedule of a plan to refine, where one was handed in.
-    limits
-        How much work a phase may do.
     origin
         Where the coarse schedule came from.
     doubt
@@ -102,13 +86,12 @@ class StageSearch:
     incumbent: StageIncumbent
     options: SolveOptions
     start: StageAssignment | None
-    limits: PhaseLimits
     origin: str = "none"
     doubt: FloatArray | None = None
 
     @classmethod
     def of(cls, incumbent: StageIncumbent, options: SolveOptions, start: StageAssignment | None) -> StageSearch:
-        """Return a search that has only `start`, with limits of work where no clock ends it.
+        """Return a search that has only `start`.
 
         Parameters
         ----------
@@ -119,14 +102,13 @@ class StageSearch:
         start
             The schedule of a plan to refine, or None.
         """
-        limits = PhaseLimits(window_nodes=None, full_nodes=None) if options.timed else PhaseLimits()
-        return cls(incumbent, options, start, limits, "none" if start is None else "plan")
+        return cls(incumbent, options, start, "none" if start is None else "plan")
 
 
 # -- coarse schedules ------------------------------------------------------------------------------------------
 
 
-def coarse(search: StageSearch, heuristic: str, seed: int, limits: PhaseLimits) -> None:
+def coarse(search: StageSearch, heuristic: str, seed: int) -> None:
     """Phase 1: a full schedule from a heuristic by name; with several jobs, from as many seeds side by side.
 
     Parameters
@@ -137,28 +119,20 @@ def coarse(search: StageSearch, heuristic: str, seed: int, limits: PhaseLimits) 
         One of `STAGE_HEURISTICS`.
     seed
         Seed of the first run.
-    limits
-        How many evaluations each run has.
     """
     incumbent, jobs = search.incumbent, search.options.jobs
     if incumbent.finished:
         return
     with incumbent.in_phase("coarse"):
-        call = STAGE_HEURISTICS[heuristic]
+        call = partial(STAGE_HEURISTICS[heuristic], incumbent.problem, budget=incumbent.budget)
         if jobs == 1 or heuristic == "natural":
-            runs = [call(incumbent.problem, seed=seed, evaluations=limits.evaluations, budget=incumbent.budget)]
+            runs = [call(seed=seed)]
         else:
             from joblib import Parallel, delayed
 
             # Kernels release the interpreter lock, so threads share the problem and the budget without copies.
             runs = Parallel(n_jobs=jobs, prefer="threads")(
-                delayed(call)(
-                    incumbent.problem,
-                    seed=seed + i * _SEED_STRIDE,
-                    evaluations=limits.evaluations,
-                    budget=incumbent.budget,
-                )
-                for i in range(jobs)
+                delayed(call)(seed=seed + i * _SEED_STRIDE) for i in range(jobs)
             )
         for found in runs:
             if found is not None:
@@ -177,7 +151,7 @@ def run_heuristic(search: StageSearch, name: str, why: str = "") -> None:
     why
         What the provenance says of the choice.
     """
-    coarse(search, name, search.options.seed, search.limits)
+    coarse(search, name, search.options.seed)
     if search.start is None:
         search.origin = f"{name}: {why}" if why else name
 
@@ -250,10 +224,9 @@ def anneal(search: StageSearch, turn: int = 0) -> None:
     problem, seed = search.incumbent.problem, search.options.seed + turn * _SEED_STRIDE
     for_good = search.options.timed and problem.objective == "pipeline"
     if not for_good or search.options.jobs > 1:
-        coarse(search, "anneal", seed, search.limits)
+        coarse(search, "anneal", seed)
     if for_good:
-        pool = IdealPool(problem) if problem.has_transfers else None
-        _fill_by(search, "anneal", partial(ExcessAnnealing, pool=pool), seed)
+        _fill_by(search, "anneal", ExcessAnnealing, seed)
 
 
 def fill(search: StageSearch) -> None:
@@ -309,11 +282,11 @@ def exact_ideals(search: StageSearch, most: int | None = None, most_labels: int 
     search
         Takes what is found and proven.
     most
-        Ideals to enumerate at most; None: what the search's limits allow.
+        Ideals to enumerate at most; None: `MOST_IDEALS`.
     most_labels
         Where there is such a limit, these times the sets of devices used at most (`pipeline`).
     """
-    incumbent, ideal_cap = search.incumbent, search.limits.ideal_cap
+    incumbent, ideal_cap = search.incumbent, MOST_IDEALS
     if most is not None:
         problem = incumbent.problem
         pipeline = problem.objective == "pipeline"
@@ -393,7 +366,7 @@ def windows(search: StageSearch) -> None:
             return
         free = free_nodes(incumbent.problem, incumbent.assignment.stage, gamma, search.doubt)
         with incumbent.part(f"window of {gamma:g} levels"), incumbent.in_phase(f"window: gamma {gamma:g}"):
-            result = _milp(incumbent, free, search.limits.window_nodes)
+            result = _milp(incumbent, free, None if search.options.timed else _WINDOW_NODES)
             take_result(incumbent, result, "window", full=bool(free.all()))
 
 
@@ -412,7 +385,8 @@ def full_program(search: StageSearch) -> None:
     if incumbent.finished or not fits_scip(incumbent):
         return
     with incumbent.in_phase("milp"):
-        take_result(incumbent, _milp(incumbent, None, search.limits.full_nodes), "milp")
+        nodes = None if search.options.timed else _FULL_NODES
+        take_result(incumbent, _milp(incumbent, None, nodes), "milp")
 
 
 def _milp(

@@ -227,12 +227,23 @@ class StageResult(Generic[ScheduleT]):
     work: int
 
 
+def byte_costs(problem: StageProblem) -> CostArrays:
+    """Return costs by which a stage costs its parameter bytes, the first level of `memory`, and tensors nothing."""
+    held = np.where(np.isfinite(problem.work_s), problem.param_bytes, np.inf)
+    free = np.zeros((problem.num_classes, problem.num_tensors))
+    return problem.cost_arrays._replace(work=held, in_s=free, out_s=free, overflow=np.zeros(problem.num_classes))
+
+
+def largest_cost(costs: CostArrays) -> float:
+    """Return a finite cost that no stage exceeds on a class that may run it."""
+    finite = np.where(np.isfinite(costs.work), costs.work, 0.0).sum(axis=1)
+    over = np.where(costs.overflow > 0, costs.overflow, 0.0) * costs.param.sum()
+    return float((finite + costs.in_s.sum(axis=1) + costs.out_s.sum(axis=1) + over).max()) * (1.0 + 1e-9)
+
+
 def whole_cost(problem: StageProblem) -> float:
     """Return a finite cost that no stage of any allowed assignment exceeds."""
-    work = np.where(np.isfinite(problem.work_s), problem.work_s, 0.0).max(axis=0).sum()
-    tensors = problem.in_s.max(axis=0).sum() + problem.out_s.max(axis=0).sum()
-    overflow = (problem.overflow_s_per_byte * problem.param_bytes.sum()).max()
-    return float(work + tensors + overflow)
+    return largest_cost(problem.cost_arrays)
 
 
 def stage_cost(problem: StageProblem, member: NDArray[np.bool_], class_idx: int) -> float:

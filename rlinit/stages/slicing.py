@@ -27,7 +27,7 @@ from rlinit.kernels.stages.slicing import (
     positions,
 )
 from rlinit.stages.passes import run_in_chunks
-from rlinit.stages.problem import StageAssignment, StageProblem, Value, evaluate, whole_cost
+from rlinit.stages.problem import StageAssignment, StageProblem, Value, byte_costs, evaluate, largest_cost, whole_cost
 from rlinit.stages.states import MOST_STEPS, StageStates, num_counted
 
 _LABELS = 60_000_000
@@ -94,14 +94,6 @@ def slice_order(
     return None if found is None else (found, evaluate(problem, found))
 
 
-def _everything(costs: CostArrays) -> float:
-    """Return a cost that no stage exceeds on a class that may run it."""
-    finite = np.where(np.isfinite(costs.work), costs.work, 0.0)
-    over = np.where(costs.overflow > 0, costs.overflow, 0.0) * costs.param.sum()
-    per_class = finite.sum(axis=1) + costs.in_s.sum(axis=1) + costs.out_s.sum(axis=1) + over
-    return float(per_class.max()) * (1.0 + 1e-9)
-
-
 def _on_one_device(problem: StageProblem) -> StageAssignment | None:
     """Return everything on the class that needs the least work for it, None where it takes it all."""
     total = np.where(problem.param_bytes.sum() <= problem.memory_bytes, problem.work_s.sum(axis=1), np.inf)
@@ -151,16 +143,7 @@ class _Slicing:
     def memory(self) -> StageAssignment | None:
         """Return the slicing of the lexicographically smallest (peak, off-cache, traffic)."""
         problem = self.problem
-        no_time = np.zeros((problem.num_classes, problem.num_tensors))
-        costs = CostArrays(
-            np.where(np.isfinite(problem.work_s), problem.param_bytes[None, :], np.inf),
-            problem.param_bytes,
-            problem.cache_bytes,
-            problem.memory_bytes,
-            np.zeros(problem.num_classes),
-            no_time,
-            no_time,
-        )
+        costs = byte_costs(problem)
         greedy, known = self.greedy(costs)
         if (problem.num_stages + 1) * (problem.num_nodes + 1) > _LABELS:
             return greedy
@@ -175,7 +158,7 @@ class _Slicing:
         ends = np.empty(problem.num_stages, np.int64)
         low = max(float(work.sum()) / problem.num_stages, float(work.max()))
         kept = longest_first(
-            low, _everything(costs), _HALVINGS, self.chain(costs), costs, self.tensors, problem.stage_class, ends
+            low, largest_cost(costs), _HALVINGS, self.chain(costs), costs, self.tensors, problem.stage_class, ends
         )
         return (None, np.inf) if kept == np.inf else (self._assignment(ends, None), kept)
 
@@ -211,7 +194,7 @@ class _Slicing:
         """
         problem, n = self.problem, self.problem.num_nodes
         chain = self.chain(costs)
-        ceiling = min(_everything(costs), known)
+        ceiling = min(largest_cost(costs), known)
         lower = max(float(costs.work.min(axis=0).max()), float(chain.rest[0]) / problem.num_stages)
         threshold = min(max(lower * _FIRST_STEP, known / _NEAR if known < np.inf else 0.0), ceiling)
         states = States(stage_states.step, stage_states.left.sum(axis=1).astype(np.float64), stage_states.ordered)

@@ -119,46 +119,15 @@ def _counts(class_count: IntArray, most: int) -> IntArray:
 
 
 def _steps(used: IntArray, class_count: IntArray, most: int) -> IntArray:
-    """Return (S, c) the state after one more stage of each class, for rows ordered as those of `_counts`.
-
-    A row ranks by its last class first, then the one before it, and so on: where c has one stage more, the parts of the
-    classes after it stay, and those before it have one stage less to fill.
-    """
-    ranks = _Ranks(class_count, most)
-    same, less = ranks.parts(used, 0), ranks.parts(used, 1)
-    after = np.cumsum(same[:, ::-1], axis=1)[:, ::-1] - same
-    before = np.cumsum(less, axis=1) - less
+    """Return (S, c) the state after one more stage of each class, for rows (S, c) that are all different."""
+    whole = np.dtype((np.void, used.itemsize * used.shape[1]))
+    rows = np.ascontiguousarray(used).view(whole).ravel()
+    by_bytes = np.argsort(rows, kind="stable")
     total = used.sum(axis=1)
     step = np.full(used.shape, -1, np.int64)
     for c in range(len(class_count)):
         more = np.flatnonzero((used[:, c] < class_count[c]) & (total < most))
         one = used[more].copy()
         one[:, c] += 1
-        step[more, c] = after[more, c] + ranks.part(one, c, 0) + before[more, c]
+        step[more, c] = by_bytes[np.searchsorted(rows, one.view(whole).ravel(), sorter=by_bytes)]
     return step
-
-
-class _Ranks:
-    """The number of a row of counts in the order of `_counts`, as a sum of one part for each class."""
-
-    def __init__(self, class_count: IntArray, most: int) -> None:
-        self.most = most
-        # below[c][x, r]: rows of the classes before c and fewer than x stages of c, with at most r stages.
-        ways = np.ones(most + 1, np.int64)
-        self.below: list[IntArray] = []
-        for count in class_count.tolist():
-            shifted = np.zeros((count + 2, most + 1), np.int64)
-            for x in range(count + 1):
-                shifted[x + 1, x:] = ways[: most + 1 - x]
-            self.below.append(np.cumsum(shifted, axis=0))
-            ways = self.below[-1][-1]
-
-    def part(self, used: IntArray, c: int, fewer: int) -> IntArray:
-        """Return what class c adds to the number of each row, with `fewer` stages less to fill in all."""
-        room = np.maximum(self.most - fewer - used[:, c + 1 :].sum(axis=1), 0)
-        return np.asarray(self.below[c][used[:, c], room])
-
-    def parts(self, used: IntArray, fewer: int) -> IntArray:
-        """Return (S, c) the parts of every class."""
-        columns = [self.part(used, c, fewer) for c in range(used.shape[1])]
-        return np.stack(columns, axis=1)

@@ -83,8 +83,8 @@ def test_unknown_agents_are_refused(tmp_path: Path) -> None:
         rlinit.schedule(xception(), rlinit.Hardware.preset("cpu-t4-a100"), objective="latency", agent="stages")
     with pytest.raises(CheckpointError, match="cannot read"):
         rlinit.schedule(xception(), TPUS, objective="memory", method="agent", agent=str(tmp_path / "no.safetensors"))
-    with pytest.raises(RlinitError, match="needs a learned agent, and 'mla' is a heuristic"):
-        rlinit.schedule(xception(), TPUS, objective="memory", method="agent", agent="mla")
+    with pytest.raises(RlinitError, match="needs a learned agent, and 'brkga' is a heuristic"):
+        rlinit.schedule(xception(), TPUS, objective="memory", method="agent", agent="brkga")
 
 
 def test_the_command_line_takes_agents(tmp_path: Path) -> None:

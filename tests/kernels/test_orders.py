@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinit.kernels.orders import arrangement_cost, kahn
+from rlinit.kernels.orders import kahn
 from tests.stage_cases import random_problem
 
 
@@ -28,9 +28,3 @@ def test_kahn_takes_the_best_ready_node(seed: int, density: float, ties: bool) -
     pred = [set(problem.pred[problem.pred_indptr[v] : problem.pred_indptr[v + 1]].tolist()) for v in range(12)]
     order = kahn(priority, problem.succ_indptr, problem.succ, problem.pred_indptr)
     assert order.tolist() == reference_kahn(priority, pred)
-
-
-def test_arrangement_cost_of_a_worked_example() -> None:
-    """0 -> {1, 3} weight 2 and 1 -> 2 weight 5, in the order 0 1 3 2: 2 (1 + 2) + 5 * 2 = 16."""
-    tensors = (np.array([0, 1]), np.array([0, 2, 3]), np.array([1, 3, 2]))
-    assert arrangement_cost(np.array([0, 1, 3, 2]), np.array([2.0, 5.0]), *tensors) == 16.0

@@ -44,7 +44,7 @@ IMAGENET = (
     "DenseNet201",
     "InceptionResNetV2",
 )
-STAGE_HEURISTICS = ("natural", "random", "mla", "mla-weighted", "brkga", "anneal")
+STAGE_HEURISTICS = ("natural", "random", "brkga", "anneal")
 PLACEMENT_HEURISTICS = (
     "best-device",
     "met",
@@ -64,8 +64,6 @@ PIPELINE_BOUNDS = (
     "anchored-cut",
     "spectral",
     "lp-root",
-    "merged-2",
-    "merged-4",
     "three-superblock",
     "guess",
     "ideals",
@@ -197,7 +195,7 @@ def real_networks() -> Iterator[Case]:
     for name in IMAGENET:
         for objective, k in (("memory", 4), ("memory", 6), ("pipeline", 4), ("pipeline", 8)):
             yield case(f"zoo {name} {objective} k={k}", partial(zoo, name), tpus(k), objective=objective)
-    for method in ("natural", "random", "mla-weighted", "anneal", "agent"):
+    for method in ("natural", "random", "anneal", "agent"):
         yield case(
             f"zoo DenseNet121 memory k=6 {method}", partial(zoo, "DenseNet121"), tpus(6), "memory", method=method
         )

@@ -65,12 +65,12 @@ def test_a_stage_plan_survives_every_exact_part(error: Exception, monkeypatch: p
     """Programs, ideals and bounds that fail are notes in a plan that is whole, saved and loaded again."""
     for name in ("solve_ideals", "solve_pipeline_milp"):
         monkeypatch.setattr(stage_phases, name, failing(error))
-    for name in ("interval_bound", "anchored_cut_bound", "spectral_bound", "merged_bound"):
+    for name in ("interval_bound", "anchored_cut_bound", "spectral_bound", "guess_bound"):
         monkeypatch.setattr(stage_bounds, name, failing(error))
     graph, hardware = layers(), rlinit.Hardware.pipeline(4, bandwidth=2.0)
     for method, parts in (
         ("auto", ("few ideals", "bound intervals", "bound spectral", "all ideals")),
-        ("warm", ("window of 1 levels", "bound spectral", "bound merged-2")),
+        ("warm", ("window of 1 levels", "bound spectral", "bound guess")),
     ):
         plan = rlinit.schedule(graph, hardware, method=method)
         rlinit.verify(plan, graph, hardware)

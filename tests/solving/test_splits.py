@@ -119,7 +119,7 @@ def test_what_cannot_be_is_refused_in_one_line(options: dict[str, Any], message:
         ({"contiguous": False}, "one stage a device"),
         ({"chunk_order": "sideways"}, "chunk_order"),
         ({"contiguous": 1}, "expected true or false"),
-        ({"objective": "memory", "values": (1.0, 1.0, 1.0), "bounds": None, "history": ()}, "no chunks"),
+        ({"objective": "memory", "values": (1.0, 1.0, 1.0), "bounds": None, "history": ()}, "expected 1 for memory"),
     ],
 )
 def test_false_claims_about_chunks_are_refused(change: dict[str, Any], message: str) -> None:
@@ -159,7 +159,7 @@ def test_explained_phases_and_bounds_are_those_of_the_split() -> None:
     assert "contiguous stages" in names
     assert rlinit.bound(graph, hardware, chunks=2).value <= rlinit.schedule(graph, hardware, chunks=2).value
     with pytest.raises(RlinitError, match="expected auto, simple"):
-        rlinit.bound(graph, hardware, contiguous=False, method="merged-2")
+        rlinit.bound(graph, hardware, contiguous=False, method="guess")
 
 
 def _mesh(k: int) -> tuple[Any, Any]:

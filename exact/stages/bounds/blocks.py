@@ -1,51 +1,35 @@
-"""Bounds on the bottleneck from programs in which neighbouring stages are merged into blocks.
+"""Bounds on the bottleneck from programs of three blocks of stages, whatever the number of stages.
 
 MTPP's hierarchy (sections 3.2 and 3.3) asks where the average work is: some stage holds it, and all stages before it
-and all stages after it are one block each. Between these three blocks and the exact program of k stages lies the exact
-program on a few blocks of stages, which keeps the cuts between blocks exact and leaves out the cuts inside them.
+and all stages after it are one block each, in which a node or tensor costs what it costs on its cheapest class. Cuts
+between blocks are exact, those inside them are left out.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.solvers.linear_model import Affine, LinearModel, OutOfTime, power_of_two_unit
-from rlinit.exact.solvers.scip import RunSettings, Status, run_scip
-from rlinit.exact.stages.domains import StageDomains, cover_edges, window_domains
+from rlinit.exact.solvers.scip import Status, run_scip
+from rlinit.exact.stages.domains import StageDomains, cover_edges
 from rlinit.exact.stages.pipeline_milp import average_work
 from rlinit.exact.stages.scaled_costs import ScaledCosts, overflow_terms, safe_bound, single_stage_cost
 from rlinit.exact.stages.variables import StageVariables
-from rlinit.stages.problem import StageAssignment, StageProblem, whole_cost
+from rlinit.stages.problem import StageProblem, whole_cost
+
+_MIDDLE = 1
+"""The block that is one stage with at least the average work; block 0 is before it, block 2 after it."""
 
 _TINY = 1e-8
 """Share of the work a stage holds at least below which a solver would not see a node's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """Blocks of neighbouring stages, in order.
-
-    Parameters
-    ----------
-    sizes
-        (g,) stages of each block; 0 where the block stands for any number of stages and its costs are left out.
-    heavy
-        The block that is one stage with at least the average work (MTPP, Lemma 3.3); None where nothing is said.
-    heavy_class
-        Class of the device of that stage.
-    """
-
-    sizes: IntArray
-    heavy: int | None = None
-    heavy_class: int = 0
-
-
 class _BlockModel:
-    """Assign nodes to blocks; a block costs, for each of its stages, at most what its worst stage costs.
+    """Assign nodes to the stages before one with the average work, to it, or to those after it.
+
+    A block of stages costs, for each of them, at most what its worst stage costs.
 
     Parameters
     ----------
@@ -53,8 +37,10 @@ class _BlockModel:
         The problem; but for the heavy stage, several classes are merged into one that is at least as good as each.
     domains
         Blocks each node may take, not empty.
-    blocks
-        The blocks.
+    sizes
+        Stages of each of the three blocks; 0 where there may be any number and their costs are left out.
+    class_idx
+        Class of the stage in the middle.
     costs
         Costs in the model's unit.
     edges
@@ -67,47 +53,47 @@ class _BlockModel:
         self,
         problem: StageProblem,
         domains: StageDomains,
-        blocks: Blocks,
+        sizes: tuple[int, int, int],
+        class_idx: int,
         costs: ScaledCosts,
         edges: tuple[IntArray, IntArray],
         budget: Budget,
     ) -> None:
-        self.problem, self.blocks, self.costs, self.unit = problem, blocks, costs, costs.unit
+        self.problem, self.sizes, self.costs, self.unit = problem, sizes, costs, costs.unit
+        self.class_idx = class_idx
         self.linear = LinearModel(budget=budget)
-        numbers = range(len(blocks.sizes))
-        self.nodes = StageVariables(problem, self.linear, domains.first, domains.last, len(numbers), edges)
-        for g in numbers:
+        self.nodes = StageVariables(problem, self.linear, domains.first, domains.last, 3, edges)
+        self._enough_work()
+        for g in range(3):
             self._memory(g)
-        if blocks.heavy is not None:
-            self._heavy(blocks.heavy)
-        priced = [self._cost_per_stage(g) for g in numbers if blocks.sizes[g] > 0]
+        priced = [self._cost_per_stage(g) for g in range(3) if sizes[g] > 0]
         ceiling = max(map(self.linear.largest_value, priced))
         self.linear.objective = self.linear.max_of(0.0, ceiling, priced)
 
     def _classes(self, g: int) -> slice:
         """Return which classes the stages of a block may have."""
-        return slice(self.blocks.heavy_class, self.blocks.heavy_class + 1) if g == self.blocks.heavy else slice(None)
+        return slice(self.class_idx, self.class_idx + 1) if g == _MIDDLE else slice(None)
 
     def _memory(self, g: int) -> None:
         """Sum over v of param(v) x[v, g] <= size(g) times the largest memory of a class."""
-        capacity, size = float(self.problem.memory_bytes[self._classes(g)].max()), int(self.blocks.sizes[g])
+        capacity, size = float(self.problem.memory_bytes[self._classes(g)].max()), self.sizes[g]
         if np.isfinite(capacity) and size > 0:
             scale = power_of_two_unit(capacity)
             # A node that alone is too much is so at twice the capacity.
             held = self.nodes.held(np.minimum(self.problem.param_bytes, 2.0 * size * capacity) / scale, g)
             self.linear.at_most(held, size * capacity / scale)
 
-    def _heavy(self, g: int) -> None:
-        """Sum over v of work(v) x[v, g] >= L (equation 14), and x[v, g] = 0 where v may not run on the class.
+    def _enough_work(self) -> None:
+        """Sum over v of work(v) x[v, 1] >= L (equation 14), and x[v, 1] = 0 where v may not run on the class.
 
         The row has a unit of its own and a relative slack of 1e-9 for rounding; nodes that a solver would overlook
         count as inside.
         """
-        for v in np.flatnonzero(~np.isfinite(self.problem.work_s[self.blocks.heavy_class])).tolist():
-            self.linear.equal(self.nodes.at(v, g), 0.0)
+        for v in np.flatnonzero(~np.isfinite(self.problem.work_s[self.class_idx])).tolist():
+            self.linear.equal(self.nodes.at(v, _MIDDLE), 0.0)
         work, least = _cheapest(self.problem.work_s), average_work(self.problem)
         unit, seen = power_of_two_unit(least), work >= _TINY * least
-        held = self.nodes.held(np.where(seen, work, 0.0) / unit, g)
+        held = self.nodes.held(np.where(seen, work, 0.0) / unit, _MIDDLE)
         missing = least * (1 - 1e-9) - float(work[~seen].sum())
         self.linear.at_most(Affine().add(held, -1.0), -missing / unit)
 
@@ -124,7 +110,7 @@ class _BlockModel:
             cheapest = _cheapest(scaled[classes])
             for t in np.flatnonzero(cheapest > 0).tolist():
                 cost.add(count(t, g), float(cheapest[t]))
-        size, rate = int(self.blocks.sizes[g]), float(problem.overflow_s_per_byte[classes].min())
+        size, rate = self.sizes[g], float(problem.overflow_s_per_byte[classes].min())
         cache = size * float(problem.cache_bytes[classes].max())
         terms, hidden = overflow_terms(problem.param_bytes, rate, cache, 2.0 * self.costs.ceiling)
         if terms.any():
@@ -137,61 +123,6 @@ class _BlockModel:
 def _cheapest(seconds: FloatArray) -> FloatArray:
     """Return the minimum over classes, (c, n) -> (n,)."""
     return np.asarray(seconds.min(axis=0), np.float64)
-
-
-def merged_bound(
-    problem: StageProblem,
-    num_blocks: int,
-    *,
-    budget: Budget,
-    start: StageAssignment | None = None,
-    upper: float = np.inf,
-    node_limit: int | None = None,
-) -> float:
-    """Return a lower bound on the bottleneck, in seconds, from blocks of neighbouring stages, as even as can be.
-
-    With one block a stage and one class this is the exact program; with one block it is the average work. Nodes,
-    tensors, caches and memories are taken at their best class, so one model covers every order of unequal stages.
-
-    Parameters
-    ----------
-    problem
-        A ``pipeline`` problem.
-    num_blocks
-        At most the number of stages.
-    budget
-        Time limit and switch; what it cuts short still is a bound.
-    start
-        A monotone assignment, only to help the search.
-    upper
-        Value of a known assignment in seconds; rules out stages for nodes. The bound never exceeds it.
-    node_limit
-        Most branch-and-bound nodes.
-    """
-    work = _cheapest(problem.work_s)
-    if not np.isfinite(work).all():
-        return np.inf
-    floor = average_work(problem)
-    stages = window_domains(problem, None, None)
-    stages.tighten(work, upper)
-    if stages.empty:
-        return upper
-    block_of = np.arange(problem.num_stages) * num_blocks // problem.num_stages
-    domains = StageDomains(problem, block_of[stages.first], block_of[stages.last])
-    blocks = Blocks(np.bincount(block_of))
-    costs = ScaledCosts.of(problem, min(upper * (1 + 1e-6), whole_cost(problem)), floor)
-    try:
-        model = _BlockModel(problem, domains, blocks, costs, cover_edges(problem), budget)
-    except OutOfTime:
-        return min(floor, upper)
-    point = None
-    if start is not None and ((stages.first <= start.stage) & (start.stage <= stages.last)).all():
-        point = np.zeros(model.linear.num_variables)
-        model.nodes.encode(block_of[start.stage], point)
-        point = model.linear.complete(point)
-    settings = RunSettings(separation="off", heuristics="fast")
-    run = run_scip(model.linear, budget=budget, node_limit=node_limit, start=point, settings=settings)
-    return min(max(safe_bound(run.bound, model.unit), floor), upper)
 
 
 def guess_bound(
@@ -238,12 +169,11 @@ def guess_bound(
     for i, ((before, after), c) in enumerate(guesses):
         if value <= least:  # Lemma 3.3's bound holds without any search, so nothing below it counts.
             break
-        blocks = Blocks(np.array([before, 1, after]), 1, c)
         domains = _heavy_domains(problem, c, has_before=only_heavy or before > 0, has_after=only_heavy or after > 0)
         if domains.empty:
             continue
         try:
-            model = _BlockModel(problem, domains, blocks, costs, edges, budget)
+            model = _BlockModel(problem, domains, (before, 1, after), c, costs, edges, budget)
         except OutOfTime:
             return min(least, known)
         share = budget.share(min(budget.remaining_s / (len(guesses) - i), 1e9))

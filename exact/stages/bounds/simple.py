@@ -14,6 +14,7 @@ from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
 from rlinit.errors import SolverFailure
 from rlinit.hardware import CAPACITY_SLACK
+from rlinit.kernels.stages.priorities import balance_prices
 from rlinit.stages.problem import StageProblem, Value
 
 _SAFETY = 1e-9
@@ -84,22 +85,25 @@ def load_balance(problem: StageProblem, budget: Budget | None = None) -> LoadBal
     count, allowed = problem.class_count.astype(np.float64), allowed_classes(problem)
     if not allowed.any(axis=0).all():
         return LoadBalance(np.inf, np.where(count > 0, 1.0, 0.0), np.zeros(len(count)))
-    used = np.flatnonzero(count > 0)
-    if len(used) == 1:
-        prices = [np.where(count > 0, 1.0, 0.0)]
-        shares = [np.zeros(len(count)), np.ones(len(count))]
+    used, none, whole = np.where(count > 0, 1.0, 0.0), np.zeros(len(count)), np.ones(len(count))
+    if (count > 0).sum() == 1:
+        duals = [(used, none), (used, whole)]
+    elif allowed.sum() * _PROGRAM_S <= (np.inf if budget is None else _PROGRAM_SHARE * budget.remaining_s):
+        price, share = _balance_duals(problem, allowed)
+        duals = [(price, share), (price, none)]
     else:
-        spare = np.inf if budget is None else _PROGRAM_SHARE * budget.remaining_s
-        find = _balance_duals if allowed.sum() * _PROGRAM_S <= spare else _weighted_duals
-        found = find(problem, allowed)
-        prices, shares = [found[0]], [found[1], np.zeros(len(count))]
+        work = np.where(allowed, problem.work_s, np.inf)
+        rounds = int(np.clip(_PAIRS // max(work.size, 1), _FEWEST_ROUNDS, _MOST_ROUNDS))
+        rate = np.where(_has_overflow(problem), problem.overflow_s_per_byte, 0.0)
+        heavy = work + rate[:, None] * problem.param_bytes
+        prices = [balance_prices(one, problem.class_count, rounds) for one in (work, heavy)]
+        duals = [(price, share) for price in prices for share in (none, whole)]
     best = LoadBalance(0.0, np.where(count > 0, 1.0, 0.0), np.zeros(len(count)))
-    for price in prices:
-        for share in shares:
-            share = np.where(_has_overflow(problem), share, 0.0)
-            value = _balance_value(problem, allowed, price, share)
-            if value > best.bound:
-                best = LoadBalance(value, price, share)
+    for price, share in duals:
+        share = np.where(_has_overflow(problem), share, 0.0)
+        value = _balance_value(problem, allowed, price, share)
+        if value > best.bound:
+            best = LoadBalance(value, price, share)
     return best
 
 
@@ -182,45 +186,6 @@ def _balance_duals(problem: StageProblem, allowed: NDArray[np.bool_]) -> tuple[F
     share = np.divide(dual[num_classes:], price, out=np.zeros(num_classes), where=price > 0)
     total = float(count @ price)
     return (price / total * count.sum() if total > 0 else np.where(count > 0, 1.0, 0.0)), share
-
-
-def _weighted_duals(problem: StageProblem, allowed: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
-    """Return (price, overflow share) by multiplicative weights: classes that are overloaded get dearer.
-
-    References
-    ----------
-    Arora, Hazan, Kale: The multiplicative weights update method, Theory of Computing 8 (2012), section 3.3.
-    """
-    count = problem.class_count.astype(np.float64)
-    rate = np.where(_has_overflow(problem), problem.overflow_s_per_byte, 0.0)
-    cache = np.where(_has_overflow(problem), problem.cache_bytes, 0.0)
-    work = np.where(allowed, problem.work_s, 0.0)
-    both = np.stack([work, work + rate[:, None] * problem.param_bytes])
-    room = np.stack([np.zeros(len(count)), count * rate * cache])
-    total = both.sum(axis=2)
-    price = np.where((count > 0) & (total > 0), 1.0 / np.where(total > 0, total, 1.0), 0.0)
-    price[1, rate == 0] = 0.0
-    nodes, best, found = np.arange(work.shape[1]), -np.inf, price
-    for at in range(int(np.clip(_PAIRS // max(work.size, 1), _FEWEST_ROUNDS, _MOST_ROUNDS))):
-        capacity = float((count * price).sum())
-        if capacity <= 0:
-            break
-        price = price / capacity
-        cost = np.where(allowed, np.einsum("kc,kcv->cv", price, both), np.inf)
-        chosen = cost.argmin(axis=0)
-        value = float(cost[chosen, nodes].sum() - (price * room).sum())
-        if value > best:
-            best, found = value, price
-        load = np.stack([np.bincount(chosen, one[chosen, nodes], len(count)) for one in both]) - room
-        wanted = np.maximum(count * max(value, np.finfo(np.float64).tiny), np.finfo(np.float64).tiny)
-        with np.errstate(over="ignore"):  # What is overloaded beyond measure is so by the most that counts.
-            excess = np.clip(load / wanted - 1.0, -1.0, 1.0)
-        price = price * np.exp(excess / np.sqrt(at + 1.0))
-    each = found.sum(axis=0)
-    capacity = float(count @ each)
-    if capacity <= 0:
-        return np.where(count > 0, 1.0, 0.0), np.zeros(len(count))
-    return each / capacity * count.sum(), np.divide(found[1], each, out=np.zeros(len(count)), where=each > 0)
 
 
 def _memory_bound(problem: StageProblem) -> Value:

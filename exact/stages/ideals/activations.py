@@ -11,13 +11,14 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget, reserve
+from rlinit.exact.stages.ideals.enumeration import enumerate_ideals
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.stages.activation_problem import StageActivations
 from rlinit.stages.problem import StageAssignment, StageResult
 from rlinit.stages.states import MOST_STEPS, StageStates, num_counted
 
 MOST_IDEALS = 3_000
-"""Ideals of the graph, all of which are enumerated in plain Python."""
+"""Ideals of the graph, which are gone through in plain Python."""
 
 MOST_STAGES = 400_000
 """Pairs of ideals whose difference is looked at as a stage."""
@@ -55,36 +56,17 @@ def solve_activation_ideals(
         the bound is that of the second pricing, at most `upper`). None beyond `MOST_IDEALS`, `MOST_STAGES` or
         `MOST_LABELS`, or where the budget ended.
     """
-    lattice = _ideals(problem)
-    if lattice is None:
-        return None
     base = problem.problem
+    ideals = enumerate_ideals(base, MOST_IDEALS, budget, merge=False)
+    if ideals is None:
+        return None
+    lattice = [0]
+    for before, node in zip(ideals.parent[1:].tolist(), ideals.node[1:].tolist(), strict=True):
+        lattice.append(lattice[before] | 1 << node)
     num_states = num_counted(base.class_count, min(base.num_stages, base.num_nodes))
     if num_states * len(lattice) > MOST_LABELS or num_states * base.num_classes > MOST_STEPS:
         return None
     return _Program(problem, lattice, upper, budget).solve()
-
-
-def _ideals(problem: StageActivations) -> list[int] | None:
-    """Return all ideals as bits, smaller ones first; None if there are too many."""
-    base = problem.problem
-    need = [_bits(row) for row in _rows(base.pred_indptr, base.pred)]
-    after = _rows(base.succ_indptr, base.succ)
-    layer = {0: tuple(v for v, mask in enumerate(need) if not mask)}
-    found = [0]
-    for _ in need:
-        grown: dict[int, tuple[int, ...]] = {}
-        for ideal, ready in layer.items():
-            for v in ready:
-                larger = ideal | 1 << v
-                if larger not in grown:
-                    freed = tuple(w for w in after[v] if not need[w] & ~larger)
-                    grown[larger] = (*(w for w in ready if w != v), *freed)
-                    if len(found) + len(grown) > MOST_IDEALS:
-                        return None
-        layer = grown
-        found.extend(layer)
-    return found
 
 
 def _rows(indptr: IntArray, values: IntArray) -> list[list[int]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +16,12 @@ from numpy.typing import NDArray
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget, reserve
 from rlinit.exact.stages.ideals.chain_order import ChainOrder
-from rlinit.exact.stages.ideals.passes import Crossings, Fillings, StageRates, Sums, bottleneck_pass
-from rlinit.exact.stages.ideals.table import quantized
+from rlinit.exact.stages.ideals.enumeration import Ideals
+from rlinit.exact.stages.ideals.passes import Fillings, StageRates, Sums, bottleneck_pass
+from rlinit.exact.stages.ideals.table import IdealTable, quantized
 from rlinit.hardware import CAPACITY_SLACK
-from rlinit.stages.problem import StageProblem
+from rlinit.kernels.stages.arrays import CostArrays
+from rlinit.stages.problem import largest_cost
 from rlinit.stages.states import StageStates
 
 LABEL_CAP = 60_000_000
@@ -34,44 +35,6 @@ FIRST_EXCESS, GROWTH = 0.004, 2.0
 
 _CHUNK = 10_000_000
 """Pairs of ideals between looks at the budget: some 50 ms of compiled work."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StageCosts:
-    """What a stage costs: the sum of its nodes' work, its tensors in and out, and what overflows its cache.
-
-    Parameters
-    ----------
-    work
-        (c, n) cost of a node, inf where it may not run.
-    in_cost, out_cost
-        (c, m) cost of a tensor that enters or leaves.
-    overflow
-        (c,) cost of a byte over the cache.
-    """
-
-    work: FloatArray
-    in_cost: FloatArray
-    out_cost: FloatArray
-    overflow: FloatArray
-
-    @staticmethod
-    def seconds(problem: StageProblem) -> StageCosts:
-        """Return the costs of the ``pipeline`` objective."""
-        return StageCosts(problem.work_s, problem.in_s, problem.out_s, problem.overflow_s_per_byte)
-
-    @staticmethod
-    def bytes_held(problem: StageProblem) -> StageCosts:
-        """Return parameter bytes as costs: the first level of the ``memory`` objective."""
-        work = np.where(np.isfinite(problem.work_s), problem.param_bytes, np.inf)
-        free = np.zeros((problem.num_classes, problem.num_tensors))
-        return StageCosts(work, free, free, np.zeros(problem.num_classes))
-
-    def everything(self, param_bytes: FloatArray) -> float:
-        """Return a cost that no stage exceeds on a class that may run it."""
-        finite = np.where(np.isfinite(self.work), self.work, 0.0)
-        per_class = finite.sum(axis=1) + self.in_cost.sum(axis=1) + self.out_cost.sum(axis=1)
-        return float((per_class + self.overflow * param_bytes.sum()).max()) * (1.0 + 1e-9)
 
 
 def new_labels(num_states: int, num_ideals: int) -> tuple[FloatArray, NDArray[np.int32], NDArray[np.int8]]:
@@ -115,45 +78,13 @@ class Bottleneck:
     classes: list[int]
 
 
-class Table(Protocol):
-    """Some ideals of a problem, sorted by weight; the first is empty, the last holds every node."""
-
-    @property
-    def weight(self) -> IntArray:
-        """(p,) weight of each ideal."""
-        ...
-
-    @property
-    def crossings(self) -> Crossings:
-        """Members of each ideal, and the tensors that leave it."""
-        ...
-
-    @property
-    def num_ideals(self) -> int:
-        """Number of ideals p."""
-        ...
-
-    def sums(self, weight: FloatArray) -> FloatArray:
-        """Return (p,) the sum of a node weight, (n,), over each ideal."""
-        ...
-
-    def crossing_sums(self, weight: FloatArray) -> FloatArray:
-        """Return (p,) the sum of a tensor weight, (m,), over the tensors that leave each ideal."""
-        ...
-
-
-TableT = TypeVar("TableT", bound=Table)
-
-
-class BottleneckSearch(Generic[TableT]):
+class BottleneckSearch:
     """Minimise the largest stage cost of a problem over ideals of it.
 
     Parameters
     ----------
-    problem
-        The problem.
-    tabulate
-        Takes (n,) weights of nodes, whole numbers, and returns the ideals sorted by them.
+    ideals
+        The ideals of a problem, merged, and that problem.
     states
         Which stages there are.
     costs
@@ -166,14 +97,13 @@ class BottleneckSearch(Generic[TableT]):
 
     def __init__(
         self,
-        problem: StageProblem,
-        tabulate: Callable[[IntArray], TableT],
+        ideals: Ideals,
         states: StageStates,
-        costs: StageCosts,
+        costs: CostArrays,
         budget: Budget,
         order: ChainOrder | None = None,
     ) -> None:
-        self.problem = problem
+        self.problem = ideals.merged.problem
         self.states = states
         self.costs = costs
         self.budget = budget
@@ -181,11 +111,11 @@ class BottleneckSearch(Generic[TableT]):
         self.work = 0
         self.cheapest = costs.work.min(axis=0)
         self.weight_of, self.unit = quantized(self.cheapest)
-        self.table = table = tabulate(self.weight_of)
-        self.all_in = np.stack([table.crossing_sums(row) for row in costs.in_cost])
-        self.all_out = np.stack([table.crossing_sums(row) for row in costs.out_cost])
+        self.table = table = IdealTable.build(ideals, self.weight_of)
+        self.all_in = np.stack([table.crossing_sums(row) for row in costs.in_s])
+        self.all_out = np.stack([table.crossing_sums(row) for row in costs.out_s])
         # Where tensors cost nothing, no pair needs a look at them.
-        free = not (costs.in_cost.any() or costs.out_cost.any())
+        free = not (costs.in_s.any() or costs.out_s.any())
         crossings = table.crossings
         self.crossings = crossings._replace(cross_indptr=np.zeros_like(crossings.cross_indptr)) if free else crossings
 
@@ -207,25 +137,6 @@ class BottleneckSearch(Generic[TableT]):
         ]
         return np.floor(np.array(most) * (1 + ROUNDING) / self.unit).astype(np.int64)
 
-    def least(self) -> float:
-        """Return a simple lower bound: each node runs somewhere, and all of them fit the stages."""
-        count, total = self.states.left[0], self.weight_of.sum()
-        low = float(self.cheapest.max())
-        if (count * self.reach(low)).sum() >= total:
-            return low
-        high = max(float(self.cheapest.sum()), low)
-        while (count * self.reach(high)).sum() < total:
-            high *= 2.0
-            if not np.isfinite(high):
-                return np.inf
-        for _ in range(40):
-            middle = 0.5 * (low + high)
-            if (count * self.reach(middle)).sum() < total:
-                low = middle
-            else:
-                high = middle
-        return low
-
     def run(self, lower: float, upper: float, on_bound: Callable[[float], None] | None) -> Bottleneck:
         """Return the smallest bottleneck of at most `upper`.
 
@@ -240,11 +151,11 @@ class BottleneckSearch(Generic[TableT]):
         """
         if not np.isfinite(self.cheapest).all():
             return Bottleneck(None, np.inf, True, [], [])
-        simple = self.least()
-        if simple > upper or not np.isfinite(simple):
+        simple = max(lower, float(self.cheapest.max()))
+        if simple > upper:
             return Bottleneck(None, upper, True, [], [])
-        ceiling = min(upper, self.costs.everything(self.problem.param_bytes))
-        base = proven = min(max(lower, simple), ceiling)
+        ceiling = min(upper, largest_cost(self.costs))
+        base = proven = min(simple, ceiling)
         excess = FIRST_EXCESS * base if base > 0 else 2.0**-30 * ceiling
         shape = (self.states.num_states, self.table.num_ideals)
         label, back, back_class = new_labels(*shape)
@@ -280,7 +191,7 @@ class BottleneckSearch(Generic[TableT]):
 
         fillings = Fillings(reach, floor, states.step, states.fewer)
         sums = Sums(table.weight, work, held, forbidden, self.all_in, self.all_out)
-        links = map(np.ascontiguousarray, (costs.in_cost, costs.out_cost))  # for which kernels are compiled once
+        links = map(np.ascontiguousarray, (costs.in_s, costs.out_s))  # for which kernels are compiled once
         rates = StageRates(problem.memory_bytes, problem.cache_bytes, costs.overflow, *links)
 
         def call(first: int, quota: int) -> tuple[int, int]:

@@ -6,7 +6,6 @@ First the smallest peak, then, under that peak, the smallest (off-cache, traffic
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 
@@ -15,12 +14,10 @@ from rlinit.exact.stages.ideals.bottleneck_search import (
     LABEL_CAP,
     ROUNDING,
     BottleneckSearch,
-    StageCosts,
     run_in_chunks,
 )
 from rlinit.exact.stages.ideals.enumeration import Ideals
 from rlinit.exact.stages.ideals.passes import Fillings, StageRates, Sums, spill_pass
-from rlinit.exact.stages.ideals.table import IdealTable
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.stages.problem import (
     MemoryValue,
@@ -28,6 +25,7 @@ from rlinit.stages.problem import (
     StageProblem,
     StageResult,
     Value,
+    byte_costs,
     memory_value,
     sums_exactly,
 )
@@ -80,8 +78,7 @@ def solve_memory_ideals(
     cutoff = _NOTHING if upper is None else upper
     merged = ideals.merged
     states = StageStates.in_order(problem.stage_class, problem.num_classes)
-    tabulate, costs = partial(IdealTable.build, ideals), StageCosts.bytes_held(merged.problem)
-    search = BottleneckSearch(merged.problem, tabulate, states, costs, budget)
+    search = BottleneckSearch(ideals, states, byte_costs(merged.problem), budget)
 
     def tell(bounds: MemoryValue) -> None:
         if on_bound is not None:
@@ -123,7 +120,7 @@ def _least_off_cache(problem: StageProblem) -> float:
 class _Spill:
     """The second step: the smallest (off-cache, traffic) of chains whose stages hold at most `peak` bytes."""
 
-    def __init__(self, search: BottleneckSearch[IdealTable], peak: float) -> None:
+    def __init__(self, search: BottleneckSearch, peak: float) -> None:
         self.search = search
         self.work = 0
         problem = search.problem

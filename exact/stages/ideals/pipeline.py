@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 
 from rlinit.budget import Budget
-from rlinit.exact.stages.ideals.bottleneck_search import LABEL_CAP, ROUNDING, BottleneckSearch, StageCosts
+from rlinit.exact.stages.ideals.bottleneck_search import LABEL_CAP, ROUNDING, BottleneckSearch
 from rlinit.exact.stages.ideals.chain_order import ChainOrder
 from rlinit.exact.stages.ideals.enumeration import Ideals
-from rlinit.exact.stages.ideals.table import IdealTable
 from rlinit.stages.problem import StageAssignment, StageProblem, StageResult, Value, evaluate
 from rlinit.stages.states import MOST_STEPS, StageStates, num_counted
 
@@ -67,8 +65,7 @@ def solve_pipeline_ideals(
     if order is not None:
         lower = order.raised(lower, cutoff, budget.share(_ORDER_SHARE * budget.remaining_s))
     states = StageStates.counted(problem.class_count, most) if order is None else order.states
-    tabulate = partial(IdealTable.build, ideals)
-    search = BottleneckSearch(merged, tabulate, states, StageCosts.seconds(merged), budget, order)
+    search = BottleneckSearch(ideals, states, merged.cost_arrays, budget, order)
 
     def tell(proven: float) -> None:
         if on_bound is not None:

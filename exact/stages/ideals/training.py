@@ -31,7 +31,7 @@ from rlinit.exact.stages.ideals.training_pass import (
     training_pass,
 )
 from rlinit.hardware import CAPACITY_SLACK
-from rlinit.stages.problem import StageAssignment, StageResult
+from rlinit.stages.problem import StageAssignment, StageResult, largest_cost
 from rlinit.stages.states import MOST_STEPS, StageStates, num_counted
 from rlinit.stages.training.problem import Blocks, StageTraining, training_value
 from rlinit.stages.training.rules import droppable, in_flight
@@ -223,11 +223,8 @@ class _Search:
     def _everything(self) -> float:
         """Return seconds that no stage exceeds."""
         training, problem = self.training, self.training.problem
-        finite = np.where(np.isfinite(problem.work_s), problem.work_s, 0.0)
-        twice = np.where(np.isfinite(training.forward_s), training.forward_s, 0.0)
-        per_class = finite.sum(axis=1) + twice.sum(axis=1) + problem.overflow_s_per_byte * problem.param_bytes.sum()
-        per_class += training.links.in_s.sum(axis=1) + training.links.out_s.sum(axis=1)
-        return float(per_class.max()) * (1.0 + 1e-9)
+        again, links = problem.work_s + training.forward_s, training.links
+        return largest_cost(problem.cost_arrays._replace(work=again, in_s=links.in_s, out_s=links.out_s))
 
     def _pass(self, threshold: float, label: FloatArray, back: NDArray[np.int32], back_class: NDArray[np.int8]) -> bool:
         """Fill the labels of stages within the threshold; False if the budget ended first."""

@@ -7,15 +7,13 @@ from collections.abc import Mapping
 from rlinit.heuristics.stages.annealing import anneal
 from rlinit.heuristics.stages.beam import beam
 from rlinit.heuristics.stages.filling import fill
-from rlinit.heuristics.stages.orders import Found, StageHeuristic, brkga, mla, mla_weighted, natural, random_orders
+from rlinit.heuristics.stages.orders import Found, StageHeuristic, brkga, natural, random_orders
 
 __all__ = ["STAGE_HEURISTICS", "Found", "StageHeuristic", "anneal", "beam", "fill"]
 
 STAGE_HEURISTICS: Mapping[str, StageHeuristic] = {
     "natural": natural,
     "random": random_orders,
-    "mla": mla,
-    "mla-weighted": mla_weighted,
     "brkga": brkga,
     "anneal": anneal,
     "fill": fill,

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray, inverse_of
-from rlinit.kernels.stages.activation_slicing import slice_peaks, slice_transfers
+from rlinit.kernels.stages.activation_slicing import slice_peaks
 from rlinit.stages.activation_problem import StageActivations
 from rlinit.stages.problem import StageAssignment, StageProblem
 from rlinit.stages.states import StageStates, num_counted
@@ -103,19 +103,7 @@ def _slice_costs(problem: StageActivations, op_order: IntArray, order: IntArray,
     param = held[None, 1:] - held[:-1, None]
     costs = np.empty((base.num_classes, n, n))
     for c in range(base.num_classes):
-        transfers = slice_transfers(
-            ends,
-            order,
-            position,
-            base.in_s[c],
-            base.out_s[c],
-            base.out_indptr,
-            base.out_tensor,
-            base.in_indptr,
-            base.in_tensor,
-            base.tensor_src,
-            np.diff(base.tensor_indptr),
-        )
+        transfers = _slice_transfers(base, position, c)
         allowed = np.append(0, np.cumsum(~np.isfinite(work[c])))
         spent = np.append(0.0, np.cumsum(np.where(np.isfinite(work[c]), work[c], 0.0)))
         over = np.maximum(param + np.where(known, peaks, 0.0) - base.cache_bytes[c], 0.0)
@@ -124,6 +112,30 @@ def _slice_costs(problem: StageActivations, op_order: IntArray, order: IntArray,
         costs[c][~known | (allowed[None, 1:] > allowed[:-1, None]) | (param > base.memory_bytes[c])] = np.inf
     costs[:, np.tril_indices(n, -1)[0], np.tril_indices(n, -1)[1]] = np.inf
     return costs
+
+
+def _slice_transfers(base: StageProblem, position: IntArray, c: int) -> FloatArray:
+    """Return (n, n) the seconds of transfers of the slice from node l to node r of an order on a class.
+
+    A tensor made at s costs slices that begin after s for the first of its readers from there on, and it costs those
+    that begin up to s until its last reader; either is a rectangle in (l, r).
+    """
+    n, size = len(position), np.diff(base.tensor_indptr)
+    owner, place = np.repeat(np.arange(len(size)), size), position[base.tensor_dst]
+    by_place = np.lexsort((place, owner))
+    tensor, reader, made = owner[by_place], place[by_place], position[base.tensor_src]
+    first, last = np.diff(tensor, prepend=-1) != 0, np.diff(tensor, append=-1) != 0
+    begin = np.where(first, made[tensor], np.roll(reader, 1)) + 1
+    change = np.zeros((n + 1, n + 1))
+    sent = base.out_s[c, tensor[last]]
+    for rows, column, seconds in (
+        ((begin, reader + 1), reader, base.in_s[c, tensor]),
+        ((np.zeros_like(sent, np.int64), made[tensor[last]] + 1), made[tensor[last]], sent),
+        ((np.zeros_like(sent, np.int64), made[tensor[last]] + 1), reader[last], -sent),
+    ):
+        np.add.at(change, (rows[0], column), seconds)
+        np.add.at(change, (rows[1], column), -seconds)
+    return np.asarray(np.maximum(change.cumsum(axis=0).cumsum(axis=1)[:n, :n], 0.0))
 
 
 def _read(

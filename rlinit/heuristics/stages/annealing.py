@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
-
 from rlinit.budget import Budget
 from rlinit.heuristics.stages.excess_annealing import EFFORT_LOADS, MOVES_PER_LOAD, ExcessAnnealing
 from rlinit.heuristics.stages.filling import bisect_from, sliced
 from rlinit.heuristics.stages.orders import Found, staged_order
-from rlinit.stages.problem import StageProblem, evaluate
+from rlinit.stages.problem import StageProblem, byte_costs, evaluate
 from rlinit.stages.slicing import slice_order
 
 _MOVES_A_NODE, _FEWEST, _MOST = 16_000, 160_000, 8_000_000
@@ -46,11 +44,12 @@ def anneal(problem: StageProblem, *, seed: int, evaluations: int | None = None, 
 
 def _by_bytes(problem: StageProblem) -> StageProblem:
     """Return the pipeline in which a stage costs its parameter bytes, and tensors nothing."""
+    costs = byte_costs(problem)
     return replace(
         problem,
         objective="pipeline",
-        work_s=np.where(np.isfinite(problem.work_s), problem.param_bytes, np.inf),
-        in_s=np.zeros_like(problem.in_s),
-        out_s=np.zeros_like(problem.out_s),
-        overflow_s_per_byte=np.zeros(problem.num_classes),
+        work_s=costs.work,
+        in_s=costs.in_s,
+        out_s=costs.out_s,
+        overflow_s_per_byte=costs.overflow,
     )

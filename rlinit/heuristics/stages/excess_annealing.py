@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 
-from rlinit.arrays import IntArray
 from rlinit.budget import Budget
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.heuristics.stages.excess_kernel import anneal_excess, excess_state
 from rlinit.heuristics.stages.filling import FillSettings
 from rlinit.kernels.stages.arrays import TensorArrays
 from rlinit.stages.problem import StageAssignment, StageProblem
-from rlinit.stages.splits.chunks import ChunkAssignment, ChunkedStages, chunk_value, from_contiguous
+from rlinit.stages.splits.chunks import ChunkAssignment, ChunkedStages, from_contiguous
 
 _FREE, _CHARGED = (0.02, 0.2, 1e-3), (0.003, 0.05, 3e-4)
 """First temperatures, drawn between the two, and the last one, relative to the trial: where tensors cost nothing, and
@@ -24,31 +21,6 @@ EFFORT_LOADS, MOVES_PER_LOAD = 5_000, 40
 
 _CHUNK, _CHUNK_S = 100, 0.02
 """Moves between the first two looks at the budget, and seconds between later ones."""
-
-
-_SNAPSHOT, _MOST_EXCESS = 20_000, 3.0
-"""Moves from one assignment that a pool is told of to the next, and thresholds that stages of it exceed theirs by at
-most, all together: hotter ones are of no use to it."""
-
-
-class Pool(Protocol):
-    """Keeps what stages end with, and combines it."""
-
-    def add(self, stage: IntArray) -> None:
-        """Keep what the first 1, 2, ... stages of an assignment, (n,), hold."""
-        ...
-
-    def better(self, value: float, budget: Budget) -> StageAssignment | None:
-        """Return an assignment below a value, if one is found.
-
-        Parameters
-        ----------
-        value
-            Seconds.
-        budget
-            When to stop.
-        """
-        ...
 
 
 def counted_tensors(problem: StageProblem) -> TensorArrays:
@@ -78,8 +50,6 @@ class SlotAnnealing:
         When to stop.
     monotone
         Whether stages are in the order of the data; else a device holds any ops.
-    pool
-        Combines parts of what moves come by, where devices run one stage; None without.
     effort_loads
         Time of an attempt of effort 1, in loads.
     """
@@ -91,10 +61,9 @@ class SlotAnnealing:
         budget: Budget,
         *,
         monotone: bool = True,
-        pool: Pool | None = None,
         effort_loads: int = EFFORT_LOADS,
     ) -> None:
-        self.problem, self.budget, self.monotone, self.pool = problem, budget, monotone, pool
+        self.problem, self.budget, self.monotone = problem, budget, monotone
         self.rng = np.random.default_rng(seed)
         self.last: ChunkAssignment | None = None
         self.tensors = counted_tensors(problem.problem)
@@ -123,22 +92,14 @@ class SlotAnnealing:
         cooling = (cold / hot) ** (1.0 / moves)
         met, tried = False, 0
         while not met and tried < moves and not self.budget.expired:
-            before, count = self.budget.elapsed_s, min(moves - tried, self.chunk, _SNAPSHOT - tried % _SNAPSHOT)
+            before, count = self.budget.elapsed_s, min(moves - tried, self.chunk)
             met = anneal_excess(self.rng, count, cooling, threshold, *rules, costs, tensors, order, state)
             tried += count
             if self.budget.elapsed_s - before >= _CHUNK_S:
                 self.chunk = max(1, self.chunk // 2)
             elif count == self.chunk:
                 self.chunk *= 2
-            if self.pool is not None and tried % _SNAPSHOT == 0 and state.now[0] < _MOST_EXCESS * threshold:
-                self.pool.add(state.stage)
-        ended = np.asarray(state.best), np.asarray(state.best_slot), np.asarray(state.best_classes)
-        self.last = ChunkAssignment(*ended)
-        if self.pool is not None:
-            self.pool.add(state.best)
-            value = min(chunk_value(self.problem, one)[0] for one in (best, self.last))
-            found = self.pool.better(value, self.budget)
-            self.last = self.last if found is None else from_contiguous(self.problem, found)
+        self.last = ChunkAssignment(state.best, state.best_slot, state.best_classes)
         return (self.last if met or charged else None), tried // MOVES_PER_LOAD
 
 
@@ -150,11 +111,10 @@ class ExcessAnnealing:
         settings: FillSettings,
         seed: int,
         budget: Budget,
-        pool: Pool | None = None,
         effort_loads: int = EFFORT_LOADS,
     ) -> None:
         self.problem = ChunkedStages(settings.problem, 1)
-        self.slots = SlotAnnealing(self.problem, seed, budget, pool=pool, effort_loads=effort_loads)
+        self.slots = SlotAnnealing(self.problem, seed, budget, effort_loads=effort_loads)
 
     def __call__(
         self, threshold: float, effort: int, best: StageAssignment | None

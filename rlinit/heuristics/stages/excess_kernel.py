@@ -210,6 +210,18 @@ def _tried(
 
 
 @njit(cache=True, nogil=True)
+def _loads(
+    chosen: IntArray, count: int, forth: int, first: FloatArray, second: FloatArray, param: FloatArray
+) -> tuple[float, float, float]:
+    """Return what `_tried` does where tensors cost nothing: in half the time."""
+    one, two, held = 0.0, 0.0, 0.0
+    for q in range(count):
+        v, sign = chosen[q], -1.0 if q < forth else 1.0
+        one, two, held = one + sign * first[v], two - sign * second[v], held + sign * param[v]
+    return one, two, held
+
+
+@njit(cache=True, nogil=True)
 def _bars(v: int, at: int, without: int, stage: IntArray, indptr: IntArray, row: IntArray, sign: int) -> bool:
     """Return whether a neighbour of node v keeps it from stage `at`: one beyond it (times `sign`), or `without`."""
     for e in range(indptr[v], indptr[v + 1]):  # noqa: SIM110 - numba knows no any()
@@ -408,10 +420,7 @@ def anneal_excess(
                 ends = (i, j, first, second)
                 one, two, gone = _tried(chosen, count, forth, ends, reads, makes, indptr, seconds, param, inside, made)
             else:
-                one, two, gone = 0.0, 0.0, 0.0
-                for q in range(count):
-                    w, sign = chosen[q], -1.0 if q < forth else 1.0
-                    one, two, gone = one + sign * work[first, w], two - sign * work[second, w], gone + sign * param[w]
+                one, two, gone = _loads(chosen, count, forth, work[first], work[second], param)
             if a == b:
                 one, two, gone = one + two, one + two, 0.0
             one, two, param_one, param_two = busy[a] + one, busy[b] + two, held[a] + gone, held[b] - gone

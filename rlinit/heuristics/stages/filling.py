@@ -15,7 +15,7 @@ from rlinit.kernels.stages.filling import fill_line, new_line, new_loads
 from rlinit.kernels.stages.priorities import FEATURES, balance_prices, longest_tails, reach_sums
 from rlinit.kernels.stages.stage_state import FillRule, new_state
 from rlinit.stages.kernel_arrays import kernel_arrays
-from rlinit.stages.problem import StageAssignment, StageProblem, evaluate
+from rlinit.stages.problem import StageAssignment, StageProblem, byte_costs, evaluate, largest_cost
 
 _WORK = 3_000_000
 """Loads looked at by default: a few seconds of compiled work."""
@@ -65,14 +65,6 @@ class FillSettings:
     def value_of_ops(self, price: FloatArray) -> FloatArray:
         """Return (n,) what it costs at these prices to do each op on the best class, infinite nowhere."""
         return np.asarray((price[:, None] * self.arrays.work).min(axis=0), np.float64)
-
-    @property
-    def everything(self) -> float:
-        """A cost that no stage exceeds."""
-        a = self.arrays
-        finite = np.where(np.isfinite(a.work), a.work, 0.0).sum(axis=1)
-        over = np.where(a.overflow > 0, a.overflow, 0.0) * a.param.sum()
-        return float((finite + a.in_s.sum(axis=1) + a.out_s.sum(axis=1) + over).max()) * (1 + 1e-9)
 
     def draw(
         self, rng: np.random.Generator, run: int, threshold: float, effort: int
@@ -247,7 +239,8 @@ def bisect_from(
     search = ThresholdSearch(value_of, attempt, floor, clock, quantum, on_solution)
     if start is not None:
         search.offer(start)
-    search.run(settings.everything, loads)
+    costs = byte_costs(problem) if problem.objective == "memory" else problem.cost_arrays
+    search.run(largest_cost(costs), loads)
     return None if search.best is None or search.value is None else (search.best, search.value)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget
-from rlinit.kernels.orders import arrangement_cost, kahn
+from rlinit.kernels.orders import kahn
 from rlinit.stages.problem import StageAssignment, StageProblem, Value, evaluate
 from rlinit.stages.slicing import slice_order
 
@@ -164,35 +164,6 @@ def brkga(problem: StageProblem, *, seed: int, evaluations: int | None = None, b
 
     _evolve(problem.num_nodes, fitness, seed, evaluations or 10_000, budget)
     return best
-
-
-def mla(problem: StageProblem, *, seed: int, evaluations: int | None = None, budget: Budget | None = None) -> Found:
-    """Slice an order of short edges: minimum linear arrangement, every edge of weight 1 (MTPP, C.1).
-
-    For the parameters see `StageHeuristic.__call__`.
-    """
-    return _mla(problem, np.ones(problem.num_tensors), seed, evaluations, budget)
-
-
-def mla_weighted(
-    problem: StageProblem, *, seed: int, evaluations: int | None = None, budget: Budget | None = None
-) -> Found:
-    """Slice an order of short edges, each weighted by its tensor's transfer (bytes for `memory`).
-
-    For the parameters see `StageHeuristic.__call__`.
-    """
-    piped = problem.objective == "pipeline"
-    return _mla(problem, problem.in_s[0] if piped else problem.tensor_bytes, seed, evaluations, budget)
-
-
-def _mla(problem: StageProblem, weight: FloatArray, seed: int, evaluations: int | None, budget: Budget | None) -> Found:
-    tensors = (problem.tensor_src, problem.tensor_indptr, problem.tensor_dst)
-
-    def fitness(priority: FloatArray) -> Value:
-        return (float(arrangement_cost(sort_by_priority(problem, priority), weight, *tensors)),)
-
-    priority = _evolve(problem.num_nodes, fitness, seed, evaluations or 10_000, budget)
-    return slice_order(problem, sort_by_priority(problem, priority), budget=budget)
 
 
 def _evolve(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 from collections.abc import Callable
 from functools import partial
 
@@ -13,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
-from rlinit.exact.stages.bounds.blocks import guess_bound, merged_bound
+from rlinit.exact.stages.bounds.blocks import guess_bound
 from rlinit.exact.stages.memory_milp import solve_memory_milp
 from rlinit.exact.stages.pipeline_milp import average_work, pipeline_lp_bound, solve_pipeline_milp
 from rlinit.stages.problem import StageProblem, stage_cost
@@ -132,7 +130,6 @@ def test_no_bound_by_a_program_is_false_where_magnitudes_differ(seed: int) -> No
         for proven in (
             three_superblock_bound(problem, budget=Budget(30), upper=upper),
             guess_bound(problem, budget=Budget(30), upper=upper),
-            merged_bound(problem, min(2, problem.num_stages), budget=Budget(30), upper=upper),
         ):
             assert proven <= best * (1 + 1e-12)
     assert pipeline_lp_bound(problem, budget=Budget(30)) <= best * (1 + 1e-12)
@@ -149,7 +146,6 @@ def test_programs_that_are_not_written_in_time_prove_the_average() -> None:
     for proven in (
         three_superblock_bound(problem, budget=ended),
         guess_bound(problem, budget=ended),
-        merged_bound(problem, 2, budget=ended),
         pipeline_lp_bound(problem, budget=ended),
     ):
         assert proven == average
@@ -159,41 +155,3 @@ def test_programs_that_are_not_written_in_time_prove_the_average() -> None:
     assert (result.status, result.bound) == ("feasible", (average,))
     memory = random_problem(0, 40, 4, objective="memory")
     assert solve_memory_milp(memory, budget=ended, start=all_in_stage(memory, 0)).status == "feasible"
-
-
-@settings(max_examples=draws(60), deadline=None)
-@given(seeds)
-def test_merging_is_at_most_the_optimum(seed: int) -> None:
-    """Any number of blocks, with or without a known value, bounds the optimum from below."""
-    problem = any_problem(seed, "pipeline")
-    best = brute_force_pipeline(problem)
-    num_blocks = int(np.random.default_rng(seed).integers(1, problem.num_stages + 1))
-    for upper in (np.inf, best):
-        bound = merged_bound(problem, num_blocks, budget=Budget(30), start=all_in_stage(problem, 0), upper=upper)
-        assert average_work(problem) <= bound * (1 + 1e-12)
-        assert bound <= best * (1 + 1e-12)
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_one_stage_a_block_is_the_exact_program(seed: int) -> None:
-    """Without merging, and with one class, the bound is the optimum."""
-    problem = random_problem(seed, 7, 3, cache_fraction=0.8, tensors_per_node=2)
-    bound = merged_bound(problem, 3, budget=Budget(30))
-    assert bound == pytest.approx(brute_force_pipeline(problem), rel=1e-6)
-
-
-def test_merging_weakens_the_bound() -> None:
-    """Refining blocks never lowers the bound."""
-    problem = random_problem(8, 7, 4, zero_fraction=0.0)
-    bounds = [merged_bound(problem, num_blocks, budget=Budget(30)) for num_blocks in (1, 2, 4)]
-    assert all(a <= b * (1 + 1e-6) for a, b in itertools.pairwise(bounds))
-    assert bounds[1] > bounds[0]
-
-
-def test_blocks_share_their_memory_and_cache() -> None:
-    """A block holds what its stages hold together: capacities that one stage could not meet do not raise the bound."""
-    problem = random_problem(5, 7, 3, zero_fraction=0.0, cache_fraction=1.0)
-    problem = dataclasses.replace(problem, memory_bytes=np.array([problem.param_bytes.sum() * 0.45]))
-    best = brute_force_pipeline(problem)
-    for num_blocks in (1, 2):
-        assert merged_bound(problem, num_blocks, budget=Budget(30)) <= best * (1 + 1e-12) < np.inf
