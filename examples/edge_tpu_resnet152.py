@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from rlinit.cli.output import print_plan
 from rlinit.hardware import Hardware
 from rlinit.solving.api import schedule
 
@@ -26,7 +25,7 @@ def main(folder: Path) -> None:
         for objective in ("memory", "pipeline"):
             plan = schedule(graph, Hardware.edge_tpus(k), objective=objective)
             print(f"--- {objective}, {k} Edge TPUs ---")
-            print_plan(plan)
+            print(plan)
             print()
             plan.save(folder / f"resnet152-{objective}-{k}.json")
             plan.plot(folder / f"resnet152-{objective}-{k}.png")

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import csr_matrix
 
-from rlinit.arrays import BoolArray, FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.certificates import check
 
 RowName = tuple[Any, ...]
@@ -17,9 +17,6 @@ RowName = tuple[Any, ...]
 
 _VIOLATION = 1e-4
 """Part of the makespan by which a row must be violated to be added."""
-
-_MOST_A_ROUND = 40
-"""Rows of one kind and device added in a round."""
 
 _LATEST = 10.0
 """Makespans by which starts may be late, and what a device's memory without end costs: so there is always a point."""
@@ -154,32 +151,9 @@ class Relaxation:
         times = np.array([[float(x or 0) for x in row] for row in self.windows.time]) / self.unit
         start = point[self.num_shares : self.end]
         makespan = float(point[self.end])
-        names = [*self._intervals(times * share, makespan), *self._moves(share, times * share, start, makespan)]
-        if self.n <= check.ORDERED_OPS * 10:
-            names += self._between(times * share, start, makespan)
-        return self.add(names)
-
-    def _between(self, work: FloatArray, start: FloatArray, makespan: float) -> Iterator[RowName]:
-        """Yield what lies between two ops, or an op and an end, on a device and takes too long."""
-        later = self._later()
-        reach, end = later.astype(np.float64), start + work.sum(axis=1)
-        for i in range(self.d):
-            inside = (reach * work[:, i]) @ reach
-            for over, name in (
-                (np.where(later, inside - start[None, :] + end[:, None], 0.0), lambda a, b: (a, b)),
-                ((work[:, i] @ reach - start)[None, :], lambda _, b: (-1, b)),
-                ((end + reach @ work[:, i] - makespan)[:, None], lambda a, _: (a, -1)),
-            ):
-                best = np.argpartition(-over, min(_MOST_A_ROUND, over.size) - 1, axis=None)[:_MOST_A_ROUND]
-                for flat in best[over.ravel()[best] > _VIOLATION * makespan].tolist():
-                    yield ("between", i, *name(*divmod(flat, over.shape[1])))
-
-    def _later(self) -> BoolArray:
-        """Return (n, n) whether the op of the column runs after that of the row."""
-        width = (self.n + 7) // 8
-        packed = b"".join(bits.to_bytes(width, "little") for bits in self.state.later)
-        rows = np.frombuffer(packed, np.uint8).reshape(self.n, width)
-        return np.unpackbits(rows, axis=1, bitorder="little", count=self.n).astype(np.bool_)
+        return self.add(
+            [*self._intervals(times * share, makespan), *self._moves(share, times * share, start, makespan)]
+        )
 
     def _intervals(self, work: FloatArray, makespan: float) -> Iterator[RowName]:
         """Yield the intervals of heads and tails of each device between which too much runs."""

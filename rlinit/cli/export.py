@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from rlinit import exporters
 from rlinit.cli.inputs import (
     PICTURES,
     ReadingOptions,
@@ -23,16 +23,13 @@ from rlinit.cli.inputs import (
     load_model,
 )
 from rlinit.errors import InvalidGraph, RlinitError
-from rlinit.files import write_atomically
+from rlinit.files import write_atomically, write_json
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import Plan
 
 if TYPE_CHECKING:
     from rlinit.exporters.split_spec import Side
-
-_NEED_GRAPH = ("dot", "report", "split_spec", "torchrun", "megatron", "onnx_stages", "openvino")
-_FORMATS = ("trace", "plot", "device_map", *_NEED_GRAPH)
 
 _STORES = (
     "accelerate stores the weights of 'cpu' there and brings them to the first other device at each pass; the plan "
@@ -46,11 +43,9 @@ class Export:
 
     plan: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PLAN")]
     """A plan that schedule wrote (.json)."""
-    made_for: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")] = None
+    model: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[MODEL]")] = None
     """What the plan was made for, as for schedule.
     Needed by --dot, --report, --split-spec, --torchrun, --megatron, --openvino and --onnx-stages."""
-    model: str | None = None
-    """The same as MODEL."""
     hw: str | None = None
     """The hardware that the plan was made for, as for schedule; --report needs it."""
     trace: Path | None = None
@@ -96,30 +91,24 @@ def export_plan(command: Export) -> int:
     RlinitError
         No format was asked for, what one needs was not given, or a folder does not exist.
     """
-    targets = {name: getattr(command, name) for name in _FORMATS}
+    targets = {name: getattr(command, name) for name in (*_ALONE, *_WITH_GRAPH)}
     wanted: dict[str, Path] = {name: path for name, path in targets.items() if path is not None}
     if not wanted:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in targets)
         raise RlinitError(f"nothing to write; give at least one of {flags}")
-    if command.made_for is not None:
-        if command.model not in (None, command.made_for):
-            raise RlinitError(f"two models are given, {command.made_for!r} and --model {command.model!r}; expected one")
-        command = dataclasses.replace(command, model=command.made_for)
     check_folders(*wanted.values())
     check_endings(command.plot, "--plot", *PICTURES)
     plan = Plan.load(command.plan)
     graph = None if command.model is None else _graph(command, command.model, plan)
-    needing = [name for name in wanted if graph is None and name in _NEED_GRAPH]
+    needing = [name.replace("_", "-") for name in wanted if graph is None and name in _WITH_GRAPH]
     if needing:
-        flag = needing[0].replace("_", "-")
-        raise RlinitError(
-            f"--{flag} needs the model that the plan was made for; give it after the plan, or with --model"
-        )
+        raise RlinitError(f"--{needing[0]} needs the model that the plan was made for; give it after the plan")
     for name, path in wanted.items():
-        if graph is not None and name in _NEED_GRAPH:
-            _write_with_graph(name, path, plan, graph, command)
+        if name in _WITH_GRAPH:
+            assert graph is not None
+            _WITH_GRAPH[name](plan, graph, command, path)
         else:
-            _write(name, path, plan, graph, command)
+            _ALONE[name](plan, graph, command, path)
     if command.json:
         print(json.dumps({name: str(path) for name, path in wanted.items()}))
         return 0
@@ -150,49 +139,58 @@ def _hardware(command: Export) -> Hardware:
     return load_hardware(command.hw, command.stages)
 
 
-def _write(name: str, path: Path, plan: Plan, graph: Graph | None, command: Export) -> None:
-    """Write a format that the plan is enough for."""
-    if name == "trace":
-        plan.to_trace(path)
-    elif name == "plot":
-        if plan.assignment is None:
-            raise RlinitError(f"the plan is {plan.status}; there is no schedule to draw")
-        plan.plot(path, graph, None if command.hw is None else _hardware(command))
-    else:
-        mapped = plan.to_device_map(devices=device_places(command.devices))
-        write_atomically(path, json.dumps(mapped, indent=1) + "\n")
+def _plot(plan: Plan, graph: Graph | None, command: Export, path: Path) -> None:
+    if plan.assignment is None:
+        raise RlinitError(f"the plan is {plan.status}; there is no schedule to draw")
+    plan.plot(path, graph, None if command.hw is None else _hardware(command))
 
 
-def _write_with_graph(name: str, path: Path, plan: Plan, graph: Graph, command: Export) -> None:
-    """Write a format that needs the graph, too."""
-    from rlinit import exporters
+def _device_map(plan: Plan, _graph: Graph | None, command: Export, path: Path) -> None:
+    write_json(path, plan.to_device_map(devices=device_places(command.devices)))
 
-    if name == "dot":
-        plan.to_dot(path, graph)
-    elif name == "report":
-        plan.report(path, graph, _hardware(command))
-    elif name == "openvino":
-        exporters.to_openvino_map(plan, graph, path, devices=device_places(command.devices))
-    elif name == "split_spec":
-        from rlinit.exporters.split_spec import split_points
-        from rlinit.exporters.torchrun import stage_devices
 
-        points = split_points(plan, graph)
-        if (command.model or "").lower().endswith(".pt2"):
-            _check_stages(points, Path(command.model or ""), command)
-        row = {"split_spec": points, "devices": stage_devices(plan, graph)}
-        write_atomically(path, json.dumps(row, indent=1) + "\n")
-    elif name == "torchrun":
-        if command.factory is None:
-            raise RlinitError("--torchrun needs --factory MODULE:FUNCTION, which makes the model and its inputs")
-        places = device_places(command.devices)
-        exporters.to_torchrun_script(
-            plan, graph, path, factory=command.factory, devices=places, microbatches=command.microbatches
-        )
-    elif name == "megatron":
-        write_atomically(path, exporters.to_megatron_layout(plan, graph) + "\n")
-    else:
-        exporters.to_onnx_stages(plan, graph, command.model, path)
+def _split_spec(plan: Plan, graph: Graph, command: Export, path: Path) -> None:
+    from rlinit.exporters.split_spec import split_points
+    from rlinit.exporters.torchrun import stage_devices
+
+    points = split_points(plan, graph)
+    if (command.model or "").lower().endswith(".pt2"):
+        _check_stages(points, Path(command.model or ""), command)
+    write_json(path, {"split_spec": points, "devices": stage_devices(plan, graph)})
+
+
+def _torchrun(plan: Plan, graph: Graph, command: Export, path: Path) -> None:
+    if command.factory is None:
+        raise RlinitError("--torchrun needs --factory MODULE:FUNCTION, which makes the model and its inputs")
+    places, parts = device_places(command.devices), command.microbatches
+    exporters.to_torchrun_script(plan, graph, path, factory=command.factory, devices=places, microbatches=parts)
+
+
+def _openvino(plan: Plan, graph: Graph, command: Export, path: Path) -> None:
+    exporters.to_openvino_map(plan, graph, path, devices=device_places(command.devices))
+
+
+def _onnx_stages(plan: Plan, graph: Graph, command: Export, path: Path) -> None:
+    exporters.to_onnx_stages(plan, graph, command.model, path)
+
+
+_ALONE: Mapping[str, Callable[[Plan, Graph | None, Export, Path], None]] = {
+    "trace": lambda plan, _graph, _command, path: plan.to_trace(path),
+    "plot": _plot,
+    "device_map": _device_map,
+}
+"""What writes a format that the plan is enough for."""
+
+_WITH_GRAPH: Mapping[str, Callable[[Plan, Graph, Export, Path], object]] = {
+    "dot": lambda plan, graph, _command, path: plan.to_dot(path, graph),
+    "report": lambda plan, graph, command, path: plan.report(path, graph, _hardware(command)),
+    "split_spec": _split_spec,
+    "torchrun": _torchrun,
+    "megatron": lambda plan, graph, _, path: write_atomically(path, exporters.to_megatron_layout(plan, graph) + "\n"),
+    "onnx_stages": _onnx_stages,
+    "openvino": _openvino,
+}
+"""What writes a format that needs the graph, too."""
 
 
 def _check_stages(points: Mapping[str, Side], path: Path, command: Export) -> None:

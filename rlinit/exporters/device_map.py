@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlinit.errors import InvalidPlan
-from rlinit.exporters.op_devices import check_graph
+from rlinit.exporters.op_devices import check_graph, op_places
 from rlinit.graph import Graph
 from rlinit.plan import Plan
 
@@ -160,9 +160,4 @@ def _places(plan: Plan, graph: Graph | None) -> dict[str, tuple[str, ...]]:
         raise InvalidPlan(f"the plan is {plan.status}; there is no schedule to export")
     if graph is not None:
         check_graph(plan, graph)
-    if plan.objective in ("pipeline", "memory"):
-        return {op: (plan.stages[int(j)].device,) for op, j in plan.assignment.items()}
-    where: dict[str, set[str]] = {op: set() for op in plan.assignment}
-    for batch in plan.batches:
-        where[batch.op].add(batch.device)
-    return {op: tuple(sorted(found)) for op, found in where.items()}
+    return op_places(plan, [use.device for use in plan.stages])

@@ -6,26 +6,13 @@ import colorsys
 import math
 from pathlib import Path
 
-from rlinit.exporters.op_devices import check_graph
+from rlinit.exporters.op_devices import check_graph, op_places
 from rlinit.exporters.text import printable
 from rlinit.files import write_atomically
 from rlinit.graph import Graph
 from rlinit.plan import Plan
 from rlinit.units import format_bytes
 
-_COLOURS = (
-    "#4c9be8",
-    "#f0a04b",
-    "#7bc47f",
-    "#c98bdb",
-    "#5cc3c0",
-    "#d7b441",
-    "#e39ac0",
-    "#a3a8b0",
-    "#b58a68",
-    "#8f9be0",
-)
-"""Of stages and devices, in every picture; black text can be read on each, and red is for what is critical."""
 SEVERAL = "#e4e4e4"
 """Of ops that several devices run, where an op has one colour."""
 
@@ -60,8 +47,12 @@ def dot_text(graph: Graph, plan: Plan | None = None) -> str:
     InvalidPlan
         The plan is for another graph, or has no schedule.
     """
-    places = _places(graph, plan) if plan is not None else {}
-    colours = place_colours(plan) if plan is not None else {}
+    colours: dict[str, str] = {}
+    places: dict[str, tuple[str, ...]] = {}
+    if plan is not None:
+        check_graph(plan, graph)
+        colours = place_colours(plan)
+        places = op_places(plan, list(colours))
     lines = [f"digraph {_quoted(graph.name)} {{", "  rankdir=TB;", "  node [shape=box, style=filled, fillcolor=white];"]
     for at, name in enumerate(graph.names):
         label = name if not graph.kinds[at] else f"{name}\n{graph.kinds[at]}"
@@ -85,23 +76,11 @@ def place_colours(plan: Plan) -> dict[str, str]:
         names = [use.device for use in plan.devices]
     else:
         names = [f"stage {j} ({use.device})" for j, use in enumerate(plan.stages)]
-    if len(names) <= len(_COLOURS):
-        return dict(zip(names, _COLOURS, strict=False))
-    hues = (colorsys.hls_to_rgb(at / len(names), 0.78, 0.6) for at in range(len(names)))
+    # Black text can be read on each, and red is for what is critical.
+    hues = (colorsys.hls_to_rgb(0.07 + 0.86 * at / len(names), 0.7, 0.6) for at in range(len(names)))
     return {
         name: "#" + "".join(f"{round(255 * part):02x}" for part in hue) for name, hue in zip(names, hues, strict=True)
     }
-
-
-def _places(graph: Graph, plan: Plan) -> dict[str, tuple[str, ...]]:
-    """Return op -> where it runs, as `place_colours` calls it."""
-    check_graph(plan, graph)
-    if plan.objective in ("pipeline", "memory"):
-        return {op: (f"stage {j} ({plan.stages[int(j)].device})",) for op, j in (plan.assignment or {}).items()}
-    where: dict[str, list[str]] = {}
-    for batch in plan.batches:
-        where.setdefault(batch.op, []).append(batch.device)
-    return {op: tuple(sorted(set(devices))) for op, devices in where.items()}
 
 
 def _quoted(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from rlinit.checker.compatibility import require_graph
@@ -70,6 +70,22 @@ def op_devices(plan: Plan, graph: Graph) -> dict[str, str]:
     return {op: assignment[op] for op in graph.names}
 
 
+def op_places(plan: Plan, stages: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return op -> where it runs: the devices of a placement, in the hardware's order, or what its stage is called.
+
+    Parameters
+    ----------
+    plan
+        A plan with a schedule.
+    stages
+        What the stages of a plan of stages are called.
+    """
+    assignment = plan.assignment or {}
+    if plan.objective in ("pipeline", "memory"):
+        return {op: (stages[int(stage)],) for op, stage in assignment.items()}
+    return {op: (on,) if isinstance(on, str) else tuple(on) for op, on in assignment.items()}
+
+
 def op_stages(plan: Plan, graph: Graph) -> dict[str, int]:
     """Return op -> stage of a `pipeline` or `memory` plan, in the graph's order.
 
@@ -95,26 +111,6 @@ def op_stages(plan: Plan, graph: Graph) -> dict[str, int]:
             raise InvalidPlan(f"op {op!r} is on stage {stage!r}; the plan has the stages 0 to {plan.num_stages - 1}")
         stages[op] = stage
     return stages
-
-
-def device_names(plan: Plan, graph: Graph) -> list[str]:
-    """Return the names of the devices that run something, in the plan's order.
-
-    Parameters
-    ----------
-    plan
-        A plan of any objective.
-    graph
-        The graph the plan was made for.
-
-    Raises
-    ------
-    InvalidPlan
-        As for `op_devices`.
-    """
-    used = set(op_devices(plan, graph).values())
-    listed = [use.device for use in (plan.stages or plan.devices)]
-    return [name for name in dict.fromkeys([*listed, *sorted(used)]) if name in used]
 
 
 def quotient_order(graph: Graph, op2part: Mapping[str, Part], parts: Iterable[Part]) -> list[Part]:

@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rlinit.errors import InvalidPlan
-from rlinit.exporters.op_devices import device_names, op_devices
+from rlinit.exporters.op_devices import op_devices
 from rlinit.files import write_json
 from rlinit.graph import Graph
 from rlinit.plan import Plan
@@ -59,7 +59,9 @@ def to_openvino_map(
         As for `openvino_affinities`.
     """
     affinities = openvino_affinities(plan, graph, devices=devices, names=names)
-    used = dict.fromkeys((devices or {}).get(device, device) for device in device_names(plan, graph))
+    running = set(op_devices(plan, graph).values())
+    listed = dict.fromkeys(use.device for use in (plan.stages or plan.devices))
+    used = dict.fromkeys((devices or {}).get(device, device) for device in listed if device in running)
     write_json(path, {"device": f"HETERO:{','.join(used)}", "affinities": affinities})
 
 

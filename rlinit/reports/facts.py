@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import rlinit
 from rlinit.exporters.device_map import module_paths
 from rlinit.exporters.graphviz import SEVERAL, place_colours
+from rlinit.exporters.op_devices import op_places
 from rlinit.exporters.text import markup
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
@@ -61,14 +62,6 @@ def _rates(device: Device) -> str:
     return f"{rates / 1e12:.4g} T"
 
 
-def _places_of(plan: Plan, graph: Graph) -> list[str]:
-    """Return the place of each op, as `place_colours` calls it; devices that share its inputs, in a row."""
-    assignment, places = plan.assignment or {}, list(place_colours(plan))
-    if not plan.batches:
-        return [places[int(assignment[name])] for name in graph.names]
-    return [on if isinstance(on, str) else ", ".join(on) for on in map(assignment.__getitem__, graph.names)]
-
-
 def layer_view(plan: Plan, graph: Graph) -> str:
     """Return one row a layer: what it holds, and a strip that says where its ops are; "" without modules.
 
@@ -85,13 +78,14 @@ def layer_view(plan: Plan, graph: Graph) -> str:
     paths = module_paths(graph)
     if not any(paths.values()):
         return ""
-    colours, places = place_colours(plan), _places_of(plan, graph)
+    colours = place_colours(plan)
+    places = op_places(plan, list(colours))
     held: dict[str, Counter[str]] = {}
     size: dict[str, float] = {}
     for at, op in enumerate(graph.names):
         found = re.match(r"(?:[^.]+\.)*?\d+(?=\.|$)", paths[op])
         layer = found[0] if found else paths[op].partition(".")[0] or "(no module)"
-        held.setdefault(layer, Counter())[places[at]] += 1
+        held.setdefault(layer, Counter())[", ".join(places[op])] += 1
         size[layer] = size.get(layer, 0.0) + float(graph.param_bytes[at])
     rows = []
     for layer, counts in held.items():
@@ -119,8 +113,9 @@ def assignment_table(plan: Plan, graph: Graph) -> str:
     graph
         Its graph.
     """
-    places, starts = _places_of(plan, graph), plan.start_s or {}
-    colours = place_colours(plan)
+    starts, colours = plan.start_s or {}, place_colours(plan)
+    where = op_places(plan, list(colours))
+    places = [", ".join(where[op]) for op in graph.names]
     rows = [
         [name, graph.kinds[at], places[at], *([format_seconds(starts[name])] if starts else [])]
         for at, name in enumerate(graph.names)

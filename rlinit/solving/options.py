@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -20,9 +20,12 @@ Window = int | Literal["auto", "full"] | None
 """How much the exact solver may change at a time; ``full`` and None are the same."""
 
 
+_PLACED = ("latency", "throughput")
+
+
 def places_ops(objective: Objective) -> bool:
     """Return whether an objective gives every op a device of its own choice, rather than a stage."""
-    return objective in ("latency", "throughput")
+    return objective in _PLACED
 
 
 def splits_devices(options: SolveOptions) -> bool:
@@ -84,22 +87,18 @@ class ProblemOptions:
             raise _refused("inputs", None, "for throughput the number of inputs to finish, such as 16")
         if self.objective == "latency" and self.inputs not in (None, 1):
             raise _refused("inputs", self.inputs, "1 or none for latency; several inputs are the throughput objective")
-        self._refuse_on_stages({"inputs": None, "transfers": "parallel", "resident": "peak"})
         self._set("chunks", _whole("chunks", self.chunks, 1))
         self._set("contiguous", bool(self.contiguous))
-        self._check_split()
-        self._check_training()
-
-    def _check_split(self) -> None:
-        """Refuse chunks and loose ops where they mean nothing."""
-        for name, usual in (("chunks", 1), ("chunk_order", "interleaved"), ("contiguous", True)):
-            if self.objective != "pipeline" and getattr(self, name) != usual:
-                raise RlinitError(f"{name} is for pipeline, not for {self.objective} ({_flag(name)})")
+        for name in ("inputs", "transfers", "resident"):
+            self._refuse_others(name, _PLACED)
+        for name in ("chunks", "chunk_order", "contiguous", "training"):
+            self._refuse_others(name, ("pipeline",))
         if self.chunks > 1 and not self.contiguous:
             raise RlinitError(
                 f"chunks is {self.chunks} with contiguous=False; expected one of them, for a device that may hold any "
                 "ops has no chunks (--chunks, --no-contiguous)"
             )
+        self._check_training()
 
     @property
     def training_rules(self) -> TrainingRules | None:
@@ -121,8 +120,6 @@ class ProblemOptions:
                     f"name its schedule, such as training='1f1b' (--training 1f1b)"
                 )
             return
-        if self.objective != "pipeline":
-            raise RlinitError(f"training is for pipeline, not for {self.objective} (--training)")
         if self.chunk_order != "interleaved" or not self.contiguous:
             raise RlinitError(
                 "training takes stages in the order of the data, without contiguous=False or chunk_order='free' "
@@ -135,14 +132,11 @@ class ProblemOptions:
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
-    def _refuse_on_stages(self, usual: dict[str, object]) -> None:
-        """Refuse options of placements for an objective of stages, where they are not as usual."""
-        given = [] if places_ops(self.objective) else [name for name in usual if getattr(self, name) != usual[name]]
-        if given:
-            raise RlinitError(
-                f"{' and '.join(given)}: inputs, transfers, resident and coarsen are for latency and throughput, "
-                f"not for {self.objective} ({', '.join(map(_flag, given))})"
-            )
+    def _refuse_others(self, name: str, objectives: tuple[str, ...]) -> None:
+        """Refuse an option that is not as by default for an objective that it is not for."""
+        usual = next(one.default for one in fields(self) if one.name == name)
+        if self.objective not in objectives and getattr(self, name) != usual:
+            raise RlinitError(f"{name} is for {' and '.join(objectives)}, not for {self.objective} ({_flag(name)})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +199,8 @@ class SolveOptions(ProblemOptions):
         self._set("checkpoint", None if self.checkpoint is None else Path(self.checkpoint))
         for name in ("coarsen", "activations"):
             self._set(name, bool(getattr(self, name)))
-        self._refuse_on_stages({"coarsen": False})
+        self._refuse_others("coarsen", _PLACED)
+        self._refuse_others("activations", ("pipeline",))
         if self.refine not in (None, "layer", "module"):
             raise _refused("refine", self.refine, "layer, module or none")
         if self.checkpoint is not None and (self.refine is not None or self.agent == "plan"):
@@ -218,8 +213,6 @@ class SolveOptions(ProblemOptions):
                 f"refine is {self.refine!r} and agent {self.agent!r}; expected one of them, for both say what to begin "
                 "from (--refine, --agent)"
             )
-        if self.activations and self.objective != "pipeline":
-            raise RlinitError(f"activations is for pipeline, not for {self.objective} (--activations)")
         if self.activations and (self.chunks > 1 or not self.contiguous):
             raise RlinitError(
                 "activations counts one stage a device, in the order of the data (--activations without --chunks and "

@@ -85,11 +85,9 @@ def test_training_plans_have_layouts(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert len(parsed(chunks.to_megatron_layout(graph))) == 8
     plan.save(tmp_path / "plan.json")
     graph.save(tmp_path / "graph.json")
-    for given in ([str(tmp_path / "graph.json")], ["--model", str(tmp_path / "graph.json")]):
-        path = tmp_path / "layout.txt"
-        path.unlink(missing_ok=True)
-        assert main(["export", str(tmp_path / "plan.json"), *given, "--megatron", str(path)]) == 0
-        assert path.read_text() == plan.to_megatron_layout(graph) + "\n"
+    path = tmp_path / "layout.txt"
+    assert main(["export", str(tmp_path / "plan.json"), str(tmp_path / "graph.json"), "--megatron", str(path)]) == 0
+    assert path.read_text() == plan.to_megatron_layout(graph) + "\n"
 
 
 def test_what_is_no_layout_is_refused_in_a_line() -> None:

@@ -85,8 +85,8 @@ def test_a_plan_says_its_time_and_is_exported(folder: Path, capsys: pytest.Captu
     assert "outputs equal" in out
     formats = {"--trace": "t.json", "--dot": "g.dot", "--report": "r.html", "--plot": "p.svg", "--device-map": "m.json"}
     named = [part for flag, name in formats.items() for part in (flag, str(folder / name))]
-    given = ["--model", str(folder / "net.pt2"), "--hw", str(folder / "hw.toml")]
-    assert main(["export", str(folder / "pipeline.json"), *named, *given]) == 0
+    given = ["--hw", str(folder / "hw.toml")]
+    assert main(["export", str(folder / "pipeline.json"), str(folder / "net.pt2"), *named, *given]) == 0
     assert all((folder / name).stat().st_size > 0 for name in formats.values())
     assert set(json.loads((folder / "m.json").read_text()).values()) <= {"d0", "d1"}
 
@@ -115,10 +115,9 @@ def test_sharing_is_chosen(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     ("arguments", "message"),
     [
         (["export", "PLAN"], "give at least one of --trace, --plot"),
-        (["export", "PLAN", "--dot", "FOLDER/g.dot"], "give it after the plan, or with --model"),
-        (["export", "PLAN", "MODEL", "--model", "zoo:ResNet50", "--dot", "FOLDER/g.dot"], "two models are given"),
-        (["export", "PLAN", "--report", "FOLDER/r.html", "--model", "MODEL"], "give it with --hw"),
-        (["export", "PLAN", "--dot", "FOLDER/g.dot", "--model", "zoo:ResNet50"], "ops in the plan only"),
+        (["export", "PLAN", "--dot", "FOLDER/g.dot"], "give it after the plan"),
+        (["export", "PLAN", "MODEL", "--report", "FOLDER/r.html"], "give it with --hw"),
+        (["export", "PLAN", "zoo:ResNet50", "--dot", "FOLDER/g.dot"], "ops in the plan only"),
         (["export", "PLAN", "--dot", "FOLDER/none/g.dot"], "does not exist"),
         (["run", "PLAN", "FOLDER/hw.toml"], "as a .pt2 file"),
         (["run", "MODEL", "MODEL"], "cannot read"),
@@ -223,7 +222,7 @@ def test_onnx_files_are_exported(tmp_path: Path, capsys: pytest.CaptureFixture[s
     formats = ["--onnx-stages", "parts", "--openvino", "map.json"]
     named = [part if part.startswith("--") else str(tmp_path / part) for part in formats]
     named += ["--devices", "d0=CPU", "d1=GPU.0"]
-    assert main(["export", plan, "--model", str(tmp_path / "net.onnx"), *common, *named, "--json"]) == 0
+    assert main(["export", plan, str(tmp_path / "net.onnx"), *common, *named, "--json"]) == 0
     written = json.loads(capsys.readouterr().out)
     assert set(written) == {"onnx_stages", "openvino"}
     feeds = feeds_of(model, 2)

@@ -44,7 +44,10 @@ def graph() -> rlinit.Graph:
         ({"time_limit_s": -1}, ("time_limit_s is -1", "--time-limit-s")),
         ({"time_limit_s": math.nan}, ("time_limit_s is nan", "--time-limit-s")),
         ({"time_limit_s": "1"}, ("time_limit_s is '1'", "--time-limit-s")),
-        ({"objective": "memory", "transfers": "blocking"}, ("transfers: ", "not for memory (--transfers)")),
+        (
+            {"objective": "memory", "transfers": "blocking"},
+            ("transfers is for", "not for memory (--transfers)"),
+        ),
         ({"objective": "memory", "activations": True}, ("activations is", "not for memory (--activations)")),
         ({"method": 3}, ("method is 3", "--method")),
     ],
