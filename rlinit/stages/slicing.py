@@ -229,13 +229,8 @@ class _Slicing:
 
     def _read(self, state: int, labels: BottleneckLabels, states: StageStates) -> StageAssignment:
         """Return the assignment that led to a state at the end of the order."""
-        at, ends, classes = self.problem.num_nodes, [], []
-        while at > 0 or (states.ordered and state > 0):
-            c = int(labels.back_class[state, at])
-            ends.append(at)
-            classes.append(c)
-            at, state = int(labels.back[state, at]), state - 1 if states.ordered else int(states.fewer[state, c])
-        return self._assignment(ends[::-1], None if states.ordered else classes[::-1])
+        ends, classes = states.trace(state, self.problem.num_nodes, labels.back, labels.back_class)
+        return self._assignment(ends, None if states.ordered else classes)
 
     def _assignment(self, ends: IntArray | list[int], classes: list[int] | None) -> StageAssignment:
         """Return the assignment of stages that end at these prefixes; unused stages of a class come last."""
@@ -261,8 +256,6 @@ class _Slicing:
 
         if not run_in_chunks(call, problem.num_nodes + 1, self.budget):
             return None
-        at, ends = problem.num_nodes, []
-        for state in range(problem.num_stages, 0, -1):
-            ends.append(at)
-            at = int(labels.back[state, at])
-        return self._assignment(ends[::-1], None)
+        states = StageStates.in_order(problem.stage_class, problem.num_classes)
+        ends, _ = states.trace(problem.num_stages, problem.num_nodes, labels.back, labels.back)
+        return self._assignment(ends, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlinit.arrays import IntArray
 
@@ -81,6 +82,26 @@ class StageStates:
             left[j] = left[j + 1]
             left[j, stage_class[j]] += 1
         return StageStates(step, np.full_like(step, -1), left, True)
+
+    def trace(
+        self, state: int, at: int, back: NDArray[np.integer], via: NDArray[np.integer]
+    ) -> tuple[list[int], list[int]]:
+        """Return where the stages that led to a label end, and their classes, the first stage first.
+
+        Parameters
+        ----------
+        state, at
+            The label.
+        back, via
+            (S, p) where the last stage of each label begins, and its class.
+        """
+        ends, classes = [], []
+        while state > 0:
+            c = int(via[state, at])
+            ends.append(at)
+            classes.append(c)
+            at, state = int(back[state, at]), state - 1 if self.ordered else int(self.fewer[state, c])
+        return ends[::-1], classes[::-1]
 
     @property
     def num_states(self) -> int:

@@ -216,17 +216,7 @@ class _Program:
         """Return the assignment that led to a state at the last ideal."""
         base = self.base
         stage = np.zeros(base.num_nodes, np.int64)
-        at = len(self.ideals) - 1
-        cuts: list[tuple[int, int]] = []
-        while at > 0:
-            before, c = map(int, back[state, at])
-            cuts.append((self.ideals[at], c))
-            state, at = int(states.fewer[state, c]), before
-        cuts.reverse()
-        below = 0
-        for j, (ideal, _) in enumerate(cuts):
-            for v in range(base.num_nodes):
-                if (ideal ^ below) >> v & 1:
-                    stage[v] = j
-            below = ideal
-        return StageAssignment(stage, base.completed_classes([c for _, c in cuts]))
+        ends, classes = states.trace(state, len(self.ideals) - 1, back[..., 0], back[..., 1])
+        for j, end in reversed(list(enumerate(ends))):
+            stage[[bool(self.ideals[end] >> v & 1) for v in range(base.num_nodes)]] = j
+        return StageAssignment(stage, base.completed_classes(classes))

@@ -169,7 +169,8 @@ class BottleneckSearch:
                 return Bottleneck(None, proven, False, [], [])
             state = int(np.argmin(label[:, -1]))
             if label[state, -1] < np.inf:
-                return self._read(float(label[state, -1]), state, back, back_class)
+                value, traced = float(label[state, -1]), self.states.trace(state, shape[1] - 1, back, back_class)
+                return Bottleneck(value, value, True, *traced)
             if threshold >= ceiling:
                 return Bottleneck(None, upper, True, [], [])
             proven = threshold
@@ -203,17 +204,6 @@ class BottleneckSearch:
         through, met = run_in_chunks(call, table.num_ideals, self.budget)
         self.work += met
         return through
-
-    def _read(self, value: float, state: int, back: NDArray[np.int32], back_class: NDArray[np.int8]) -> Bottleneck:
-        """Return the chain of ideals that led to `state` at the last ideal."""
-        at, chain, classes = self.table.num_ideals - 1, [], []
-        while state > 0:
-            before, c = int(back[state, at]), int(back_class[state, at])
-            chain.append(at)
-            classes.append(c)
-            state = state - 1 if self.states.ordered else int(self.states.fewer[state, c])
-            at = before
-        return Bottleneck(value, value, True, chain[::-1], classes[::-1])
 
 
 def run_in_chunks(call: Callable[[int, int], tuple[int, int]], size: int, budget: Budget) -> tuple[bool, int]:

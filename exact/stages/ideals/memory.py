@@ -173,8 +173,4 @@ class _Spill:
         through, self.work = run_in_chunks(call, table.num_ideals, search.budget)
         if not through:
             return None
-        at, chain = table.num_ideals - 1, []
-        for state in range(problem.num_stages, 0, -1):
-            chain.append(at)
-            at = int(back[state, at])
-        return chain[::-1]
+        return search.states.trace(problem.num_stages, table.num_ideals - 1, back, back)[0]

@@ -212,7 +212,9 @@ class _Search:
                 return Bottleneck(None, proven, False, [], [])
             state = int(np.argmin(label[:, 0]))
             if label[state, 0] < np.inf:
-                return self._read(float(label[state, 0]), state, back, back_class)
+                # Passes go from the last stage to the first: where one ends is where the next begins.
+                value, (ends, classes) = float(label[state, 0]), self.states.trace(state, 0, back, back_class)
+                return Bottleneck(value, value, True, [*ends[-2::-1], shape[1] - 1], classes[::-1])
             if threshold >= ceiling:
                 return Bottleneck(None, upper, True, [], [])
             proven = threshold
@@ -254,17 +256,6 @@ class _Search:
             self.work += met
             self.exact = self.exact and exact
         return True
-
-    def _read(self, value: float, state: int, back: NDArray[np.int32], back_class: NDArray[np.int8]) -> Bottleneck:
-        """Return the ideals at which the stages end and their classes, the first stage first."""
-        at, chain, classes = 0, [], []
-        while state > 0:
-            c = int(back_class[state, at])
-            at = int(back[state, at])
-            chain.append(at)
-            classes.append(c)
-            state = int(self.states.fewer[state, c])
-        return Bottleneck(value, value, True, chain, classes)
 
     def assignment(self, found: Bottleneck) -> StageAssignment:
         """Return the assignment that was found."""

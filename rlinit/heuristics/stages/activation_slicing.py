@@ -75,7 +75,10 @@ def slice_with_peaks(
     state = int(np.argmin(label[:, n]))
     if not np.isfinite(label[state, n]):
         return None
-    return _read(problem, order, state, states, back, via)
+    cuts, classes = states.trace(state, n, back, via)
+    stage = np.empty(n, np.int64)
+    stage[order] = np.searchsorted(cuts, np.arange(n), side="right")
+    return StageAssignment(stage, base.completed_classes(classes))
 
 
 def _slice_ends(base: StageProblem, order: IntArray, upper: float) -> IntArray:
@@ -136,23 +139,3 @@ def _slice_transfers(base: StageProblem, position: IntArray, c: int) -> FloatArr
         np.add.at(change, (rows[0], column), seconds)
         np.add.at(change, (rows[1], column), -seconds)
     return np.asarray(np.maximum(change.cumsum(axis=0).cumsum(axis=1)[:n, :n], 0.0))
-
-
-def _read(
-    problem: StageActivations, order: IntArray, state: int, states: StageStates, back: IntArray, via: IntArray
-) -> StageAssignment:
-    """Return the assignment that led to a state at the end of the order."""
-    base = problem.problem
-    stage = np.empty(base.num_nodes, np.int64)
-    slices: list[tuple[int, int, int]] = []
-    at = len(order)
-    while at > 0:
-        c, before = int(via[state, at]), int(back[state, at])
-        slices.append((before, at, c))
-        state, at = int(states.fewer[state, c]), before
-    slices.reverse()
-    classes = []
-    for j, (before, end, c) in enumerate(slices):
-        stage[order[before:end]] = j
-        classes.append(c)
-    return StageAssignment(stage, base.completed_classes(classes))

@@ -6,7 +6,6 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.heuristics.stages.excess_annealing import EFFORT_LOADS, ExcessAnnealing
 from rlinit.heuristics.stages.filling import FillSettings, bisect_from, sliced
 from rlinit.heuristics.stages.orders import Found
 from rlinit.kernels.stages.beam import expand_states
@@ -48,8 +47,6 @@ _OVERHEAD = 400
 class Beam:
     """Searches from one end at a time; one call is one attempt of a `ThresholdSearch`.
 
-    Where tensors cost nothing, the best assignment is annealed before, for as long as the searches take.
-
     Parameters
     ----------
     settings
@@ -67,26 +64,17 @@ class Beam:
         self.state = new_state(settings.arrays)
         self.loads = new_loads(_DIVES, settings.key)
         self.speed = _log_speeds(settings.arrays.work, settings.problem.class_count)
-        free = settings.problem.objective == "pipeline" and not settings.problem.has_transfers
-        self.annealing = ExcessAnnealing(settings, seed, budget) if free else None
-        self.searched = EFFORT_LOADS
 
     def __call__(
-        self, threshold: float, effort: int, best: StageAssignment | None = None
+        self, threshold: float, effort: int, _best: StageAssignment | None = None
     ) -> tuple[StageAssignment | None, int]:
         """Return an assignment within the threshold, or None after a search from each end, and the loads looked at."""
         total = 0
-        if self.annealing is not None:
-            found, total = self.annealing(threshold, max(1, self.searched // EFFORT_LOADS), best)
-            if found is not None:
-                return found, total
-            self.searched = 0
         for forward in (True, False):
             if total and self.budget.expired:
                 break
             found, work = self._search(threshold, effort, forward)
             total += work
-            self.searched += work
             if found is not None:
                 return found, total
         return None, total

@@ -9,6 +9,7 @@ from rlinit.hardware import CAPACITY_SLACK
 from rlinit.heuristics.stages.excess_kernel import anneal_excess, excess_state
 from rlinit.heuristics.stages.filling import FillSettings
 from rlinit.kernels.stages.arrays import TensorArrays
+from rlinit.stages.passes import run_in_chunks
 from rlinit.stages.problem import StageAssignment, StageProblem
 from rlinit.stages.splits.chunks import ChunkAssignment, ChunkedStages, from_contiguous
 
@@ -18,9 +19,6 @@ where they cost something."""
 
 EFFORT_LOADS, MOVES_PER_LOAD = 5_000, 40
 """Loads of a beam in whose time an attempt of effort 1 ends, and moves in the time of a load."""
-
-_CHUNK, _CHUNK_S = 100, 0.02
-"""Moves between the first two looks at the budget, and seconds between later ones."""
 
 
 def counted_tensors(problem: StageProblem) -> TensorArrays:
@@ -67,7 +65,6 @@ class SlotAnnealing:
         self.rng = np.random.default_rng(seed)
         self.last: ChunkAssignment | None = None
         self.tensors = counted_tensors(problem.problem)
-        self.chunk = _CHUNK
         self.effort_moves = effort_loads * MOVES_PER_LOAD
 
     def __call__(
@@ -91,14 +88,14 @@ class SlotAnnealing:
         moves = effort * self.effort_moves
         cooling = (cold / hot) ** (1.0 / moves)
         met, tried = False, 0
-        while not met and tried < moves and not self.budget.expired:
-            before, count = self.budget.elapsed_s, min(moves - tried, self.chunk)
-            met = anneal_excess(self.rng, count, cooling, threshold, *rules, costs, tensors, order, state)
-            tried += count
-            if self.budget.elapsed_s - before >= _CHUNK_S:
-                self.chunk = max(1, self.chunk // 2)
-            elif count == self.chunk:
-                self.chunk *= 2
+
+        def call(first: int, last: int) -> None:
+            nonlocal met, tried
+            if not met:
+                met = anneal_excess(self.rng, last - first, cooling, threshold, *rules, costs, tensors, order, state)
+                tried = last
+
+        run_in_chunks(call, moves, self.budget)
         self.last = ChunkAssignment(state.best, state.best_slot, state.best_classes)
         return (self.last if met or charged else None), tried // MOVES_PER_LOAD
 

@@ -262,6 +262,46 @@ def gather_group(v: int, stage: IntArray, row: Csr, met: NDArray[np.bool_], chos
     return count if count < len(chosen) else 0
 
 
+@njit(cache=True, nogil=True, inline="always")
+def _drawn(
+    rng: np.random.Generator,
+    draw: float,
+    groups: float,
+    monotone: bool,
+    stage: IntArray,
+    member: NDArray[np.int32],
+    size: IntArray,
+    after: Csr,
+    before: Csr,
+    met: NDArray[np.bool_],
+    chosen: IntArray,
+) -> tuple[int, int, int, int]:
+    """Choose nodes; return the stages they leave and enter, how many they are, and how many of them go that way.
+
+    One node, a node of either stage, or, for a `draw` below `groups`, a node with all that it leads to in its stage.
+    Either the stage that is entered is below 0 or there are no nodes where they may not move.
+    """
+    chosen[0] = v = int(rng.random() * len(stage))
+    i, k = stage[v], len(size)
+    if draw < groups:
+        onward = rng.random() < 0.5
+        j = i + 1 if onward else i - 1
+        count = gather_group(v, stage, after if onward else before, met, chosen) if 0 <= j < k else 0
+        return i, j, count, count
+    if monotone:
+        j = draw_stage_between(rng, v, k, stage, after[0], after[1], before[0], before[1])
+    else:
+        j = draw_stage_beside(rng, v, k, stage, after[0], after[1], before[0], before[1])
+    if draw >= groups + _SWAPS or j < 0 or size[j] == 0:
+        return i, j, 1, 1
+    chosen[1] = u = member[j, int(rng.random() * size[j])]
+    if monotone:
+        row, sign = (before, 1) if i < j else (after, -1)
+        if _bars(u, i, v, stage, row[0], row[1], sign):
+            return i, -1, 0, 0
+    return i, j, 2, 1
+
+
 @njit(cache=True, nogil=True)
 def _turned(
     i: int,
@@ -356,16 +396,11 @@ def anneal_excess(
     seconds, param, cache, memory = (costs.work, costs.in_s, costs.out_s), costs.param, costs.cache, costs.memory
     reads, makes = (tensors.in_indptr, tensors.in_tensor), (tensors.out_indptr, tensors.out_tensor)
     work, rate, indptr, counted = costs.work, costs.overflow, tensors.indptr, len(tensors.src) > 0
-    succ_indptr, succ, pred_indptr, pred = order.succ_indptr, order.succ, order.pred_indptr, order.pred
-    after, before = (succ_indptr, succ), (pred_indptr, pred)
+    after, before = (order.succ_indptr, order.succ), (order.pred_indptr, order.pred)
     stage, slot, classes = state.stage, state.slot, state.classes
     member, place, size = state.member, state.place, state.size
-    inside, made, met, chosen = (
-        state.inside,
-        state.made,
-        np.zeros(len(stage), np.bool_),
-        np.empty(_MOST_GROUPED, np.int64),
-    )
+    inside, made = state.inside, state.made
+    met, chosen = np.zeros(len(stage), np.bool_), np.empty(_MOST_GROUPED, np.int64)
     busy, held, cost = state.busy, state.held, state.cost
     excess, least, temperature, k = state.now[_EXCESS], state.now[_LEAST], state.now[_TEMPERATURE], len(slot)
     groups = _GROUPS if counted and monotone else 0.0  # without transfers nothing holds nodes together
@@ -383,25 +418,9 @@ def anneal_excess(
         if draw < _EXCHANGES:
             i, j = int(rng.random() * k), int(rng.random() * k)
         else:
-            chosen[0] = v = int(rng.random() * len(stage))
-            i, count, forth = stage[v], 1, 1
-            if draw < _EXCHANGES + groups:
-                onward = rng.random() < 0.5
-                j = i + 1 if onward else i - 1
-                forth = count = gather_group(v, stage, after if onward else before, met, chosen) if 0 <= j < k else 0
-            else:
-                if monotone:
-                    j = draw_stage_between(rng, v, k, stage, succ_indptr, succ, pred_indptr, pred)
-                else:
-                    j = draw_stage_beside(rng, v, k, stage, succ_indptr, succ, pred_indptr, pred)
-                if draw < _EXCHANGES + groups + _SWAPS and j >= 0 and size[j] > 0:
-                    chosen[1] = u = member[j, int(rng.random() * size[j])]
-                    forbidden = monotone and (
-                        _bars(u, i, v, stage, pred_indptr, pred, 1)
-                        if i < j
-                        else _bars(u, i, v, stage, succ_indptr, succ, -1)
-                    )
-                    count = 0 if forbidden else 2
+            i, j, count, forth = _drawn(
+                rng, draw - _EXCHANGES, groups, monotone, stage, member, size, after, before, met, chosen
+            )
             if j < 0 or count == 0:
                 continue
         a, b = slot[i], slot[j]
