@@ -603,12 +603,10 @@ def _widest_paths(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Replace missing links by the widest paths (ties: the lowest latency), Floyd-Warshall style."""
     rate, delay = bandwidth.astype(np.float64), latency_s.astype(np.float64)
-    if ((bandwidth > 0) | np.eye(len(rate), dtype=bool)).all():  # every pair has a link of its own, which stays
-        np.fill_diagonal(rate, np.inf)
-        np.fill_diagonal(delay, 0.0)
-        return rate, delay
     np.fill_diagonal(rate, np.inf)
     np.fill_diagonal(delay, 0.0)
+    if (rate > 0).all():  # every pair has a link of its own, which stays
+        return rate, delay
     delay[rate == 0] = np.inf
     for hop in range(len(rate)):
         through = np.minimum(rate[:, hop, None], rate[None, hop, :])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from fractions import Fraction
 
 import numpy as np
@@ -381,17 +382,7 @@ def check_stage(j: int, claimed: StageUse, true: StageUse) -> None:
     total = true.param_bytes + true.activation_bytes
     share = true.overflow_s / true.off_cache_bytes if true.off_cache_bytes > 0 else 0.0
     scales = {"off_cache_bytes": total, "overflow_s": total * share}
-    for figure in (
-        "num_ops",
-        "work_s",
-        "in_s",
-        "out_s",
-        "overflow_s",
-        "param_bytes",
-        "off_cache_bytes",
-        "out_bytes",
-        "activation_bytes",
-    ):
+    for figure in (one.name for one in fields(StageUse) if one.name != "device"):
         said, is_so = getattr(claimed, figure), getattr(true, figure)
         if abs(said - is_so) > ROUNDING * max(said, is_so, 1e-3 * scales.get(figure, 0.0)):
             raise InvalidPlan(f"stage {j}: {figure} is given as {said} but is {is_so}")

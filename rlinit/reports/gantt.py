@@ -106,12 +106,9 @@ def chart_of(plan: Plan, graph: Graph | None = None, hardware: Hardware | None =
     lanes = (f"{source} → {target}" for source, target, _, _ in moves)
     named = [(_joined(lane) if joined else lane, *span[2:]) for lane, span in zip(lanes, moves, strict=True)]
     devices = tuple(use.device for use in plan.devices)
-    runs = merged_runs(plan) if len(plan.batches) > _MOST_BATCHES else _single_runs(plan)
+    single = [Run(batch.device, batch.start_s, batch.end_s, (batch,)) for batch in plan.batches]
+    runs = merged_runs(plan) if len(plan.batches) > _MOST_BATCHES else single
     return Chart(devices, tuple(sorted({lane for lane, _, _ in named})), tuple(runs), tuple(named), tuple(path))
-
-
-def _single_runs(plan: Plan) -> list[Run]:
-    return [Run(batch.device, batch.start_s, batch.end_s, (batch,)) for batch in plan.batches]
 
 
 def merged_runs(plan: Plan) -> list[Run]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from rlinit.errors import InvalidGraph, InvalidHardware, RlinitError
@@ -113,15 +114,8 @@ def _solved(
 
 def _solve(graph: Graph, hardware: Hardware, key: str, options: SolveOptions) -> SweepRow:
     try:
-        plan: Plan = schedule(
-            graph,
-            hardware,
-            objective=options.objective,
-            inputs=options.inputs,
-            method=options.method,
-            time_limit_s=options.time_limit_s,
-            seed=options.seed,
-        )
+        settings = {one.name: getattr(options, one.name) for one in fields(options)}
+        plan: Plan = schedule(graph, hardware, **settings)
     except (InvalidGraph, InvalidHardware) as problem:  # of this pair; the others go on
         return row_of(key, graph, hardware, options.objective, None, str(problem))
     if plan.provenance["interrupted"]:
