@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import operator
 import os
 import signal
@@ -36,11 +37,10 @@ class _Command:
     Parameters
     ----------
     home, options, carry_out
-        Module of `rlinit.cli`, the class of its flags, and the function that carries it out.
+        Module of `rlinit.cli`, the class of its flags, and the function that carries it out. Beside the flags it may
+        take ``notes``, where progress is shown, and the ``arguments``.
     line
         What it does, as the list of commands says; the class says the same at its beginning.
-    takes
-        What the function takes beside the flags: ``notes``, where progress is shown, and ``arguments``.
     ends_by_itself
         Whether Ctrl-C raises in it: it has processes of its own to end, or loops that no incumbent comes of.
     """
@@ -49,7 +49,6 @@ class _Command:
     options: str
     carry_out: str
     line: str
-    takes: tuple[str, ...] = ()
     ends_by_itself: bool = False
 
     def find(self, name: str) -> Any:
@@ -59,47 +58,28 @@ class _Command:
 
 COMMANDS: Mapping[str, _Command] = {
     "schedule": _Command(
-        "schedule",
-        "Schedule",
-        "schedule_model",
-        "Split a model over devices and prove how good the split is.",
-        ("notes",),
+        "schedule", "Schedule", "schedule_model", "Split a model over devices and prove how good the split is."
     ),
-    "bound": _Command(
-        "schedule", "Bound", "prove_bound", "Prove what no schedule of a model can be better than.", ("notes",)
-    ),
+    "bound": _Command("schedule", "Bound", "prove_bound", "Prove what no schedule of a model can be better than."),
     "inspect": _Command(
         "inspect", "Inspect", "inspect_model", "Show what a model's graph holds and what its ops cost."
     ),
     "bench": _Command(
-        "compare", "Bench", "compare_methods", "Compare several methods on one model, side by side.", ("notes",), True
+        "compare", "Bench", "compare_methods", "Compare several methods on one model, side by side.", True
     ),
-    "sweep": _Command(
-        "sweep", "Sweep", "sweep_hardware", "Compare models on many kinds of hardware.", ("notes",), True
-    ),
-    "run": _Command(
-        "run",
-        "Run",
-        "run_plan",
-        "Run a plan on its model; compare times and outputs.",
-        ("arguments",),
-        True,
-    ),
-    "measure": _Command("run", "Measure", "measure_model", "Measure every op of a model on this machine.", (), True),
+    "sweep": _Command("sweep", "Sweep", "sweep_hardware", "Compare models on many kinds of hardware.", True),
+    "run": _Command("run", "Run", "run_plan", "Run a plan on its model; compare times and outputs.", True),
+    "measure": _Command("run", "Measure", "measure_model", "Measure every op of a model on this machine.", True),
     "calibrate": _Command(
-        "run", "Calibrate", "calibrate_costs", "Put measured times of plans into a cost table.", (), True
+        "run", "Calibrate", "calibrate_costs", "Put measured times of plans into a cost table.", True
     ),
     "export": _Command("export", "Export", "export_plan", "Write a plan in the formats of other tools."),
     "verify": _Command("verify", "Verify", "verify_plan", "Check a plan, and the proof of its bound."),
     "llm": _Command(
         "language_models", "Llm", "plan_language_model", "Split a language model over devices, layer by layer."
     ),
-    "compile": _Command(
-        "compile", "Compile", "compile_ahead", "Compile all kernels now, once on a machine.", ("notes",), True
-    ),
-    "doctor": _Command(
-        "doctor", "Doctor", "examine_machine", "Measure this machine and say what is installed.", ("notes",)
-    ),
+    "compile": _Command("compile", "Compile", "compile_ahead", "Compile all kernels now, once on a machine.", True),
+    "doctor": _Command("doctor", "Doctor", "examine_machine", "Measure this machine and say what is installed."),
 }
 """What there is, in the order of the help."""
 
@@ -161,8 +141,9 @@ def _run(arguments: list[str], notes: Console) -> int:
     entry = COMMANDS[arguments[0]]
     if entry.ends_by_itself and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    given = {"notes": notes, "arguments": arguments}
-    code: int = entry.find(entry.carry_out)(command, **{name: given[name] for name in entry.takes})
+    carry_out, given = entry.find(entry.carry_out), {"notes": notes, "arguments": arguments}
+    taken = [name for name in given if name in inspect.signature(carry_out).parameters]
+    code: int = carry_out(command, **{name: given[name] for name in taken})
     return code
 
 
