@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import rlinit
 from rlinit.exporters.device_map import module_paths
@@ -13,7 +13,7 @@ from rlinit.exporters.graphviz import SEVERAL, place_colours
 from rlinit.exporters.op_devices import op_places
 from rlinit.exporters.text import markup
 from rlinit.graph import Graph
-from rlinit.hardware import Device, Hardware
+from rlinit.hardware import Hardware
 from rlinit.plan import Plan
 from rlinit.units import format_bytes, format_seconds
 
@@ -31,35 +31,19 @@ def used(plan: Plan, hardware: Hardware) -> str:
     colours = place_colours(plan)
     if not plan.batches:  # the places of stage plans are stages
         colours = {use.device: colour for use, colour in zip(plan.stages, colours.values(), strict=True)}
-    rows = [
-        [
-            device.name,
-            device.kind,
-            _bytes(device.memory_bytes),
-            _bytes(device.cache_bytes),
-            _rates(device),
-            "" if device.bytes_per_s is None else f"{format_bytes(device.bytes_per_s)}/s",
-        ]
-        for device in hardware.devices
-    ]
-    kept = [at for at in range(6) if at == 0 or any(row[at] not in ("", "unlimited") for row in rows)]
-    header = ["device", "kind", "memory", "cache", "operations a second", "bytes a second"]
-    swatches = [colours.get(device.name, "") for device in hardware.devices]
-    table = html_table([header[at] for at in kept], [[row[at] for at in kept] for row in rows], swatches)
+    rows = hardware.to_dict()["device"]
+    keys = [key for key in dict.fromkeys(key for row in rows for key in row) if key != "efficiency"]
+    cells = [[_said(key, row.get(key, "")) for key in keys] for row in rows]
+    table = html_table([key.replace("_", " ") for key in keys], cells, [colours.get(row["name"], "") for row in rows])
     return f"<h2>Hardware</h2>{table}"
 
 
-def _bytes(size: float) -> str:
-    return "unlimited" if size == math.inf else format_bytes(size)
-
-
-def _rates(device: Device) -> str:
-    rates = device.flops_per_s
-    if rates is None:
-        return ""
-    if isinstance(rates, Mapping):
-        return ", ".join(f"{name} {rate / 1e12:.4g} T" for name, rate in rates.items())
-    return f"{rates / 1e12:.4g} T"
+def _said(key: str, value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_said(key, one)}" for name, one in value.items())
+    if isinstance(value, float):
+        return format_bytes(value) if key.endswith("bytes") else f"{value:.4g}"
+    return str(value)
 
 
 def layer_view(plan: Plan, graph: Graph) -> str:

@@ -1,4 +1,4 @@
-"""From a model to a schedule to a run: what `rlinit.schedule` finds is simulated, executed and exported."""
+"""From a model to a schedule to a run: what `rlinit.schedule` finds is replayed, executed and exported."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ def test_schedules_run(objective: str, inputs: int, transfers: str, tmp_path: Pa
     rlinit.verify(plan, graph, HARDWARE)
     result = rlinit.executors.execute(plan, model, x, graph=graph)
     check_same(model, (x,), result.outputs, exact=False)
-    run = simulate(plan, graph, HARDWARE)
+    run = None
     if objective != "pipeline":
+        run = simulate(plan, graph, HARDWARE)
         assert run.makespan_s == pytest.approx(plan.value, rel=1e-9)
         path = critical_path(plan, graph, HARDWARE)
         assert all(a.end_s == pytest.approx(b.start_s, rel=1e-9) for a, b in itertools.pairwise(path))
