@@ -337,24 +337,23 @@ def training_form(request: Request) -> Form[RelaxedSearch]:
 
 def _cut_equal(search: RelaxedSearch) -> None:
     """Move the cuts of the order into chunks of equal work."""
-    incumbent, relaxed = search.incumbent, search.relaxed
-    simple = relaxed.form.simple_start() if isinstance(relaxed, SplitSearch) else None
-    if simple is None or incumbent.finished:
-        return
-    with incumbent.in_phase("cuts"):
-        equal = StageAssignment(simple.stage, simple.classes)
-        incumbent.offer(equal, "equal chunks")
-        incumbent.offer(_moved_cuts(incumbent, equal, search.options), "cuts")
+    relaxed = search.relaxed
+    _cut_from(search, relaxed.form.simple_start() if isinstance(relaxed, SplitSearch) else None, "equal chunks")
 
 
 def _cut_relaxed(search: RelaxedSearch) -> None:
     """Move the cuts of the order of the relaxation's best schedule."""
-    incumbent, found = search.incumbent, search.relaxed.incumbent.assignment
+    _cut_from(search, search.relaxed.incumbent.assignment, "cuts")
+
+
+def _cut_from(search: RelaxedSearch, found: StageAssignment | ChunkAssignment | None, name: str) -> None:
+    incumbent = search.incumbent
     if found is None or incumbent.finished:
         return
     with incumbent.in_phase("cuts"):
-        moved = _moved_cuts(incumbent, StageAssignment(found.stage, found.classes), search.options)
-        incumbent.offer(moved, "cuts")
+        start = StageAssignment(found.stage, found.classes)
+        incumbent.offer(start, name)
+        incumbent.offer(_moved_cuts(incumbent, start, search.options), "cuts")
 
 
 def _every_split(search: RelaxedSearch) -> None:

@@ -116,7 +116,6 @@ class ConvexCover:
         """Return (c,) what a load of each class is worth at most, and keep the costliest ones."""
         problem, order = self.problem, self.problem.order
         most = np.zeros(problem.num_classes)
-        places = np.arange(problem.num_nodes)
         param, prices = np.ascontiguousarray(problem.param_bytes[order]), np.ascontiguousarray(price[order])
         for c, room in enumerate(self.rooms(trial)):
             if problem.class_count[c] == 0:
@@ -126,7 +125,7 @@ class ConvexCover:
             chosen = np.zeros(problem.num_nodes, np.bool_)
             work = np.ascontiguousarray(problem.work_s[c, order])
             cap = 4 * _CAP // max(4, self.behind.shape[1])
-            most[c] = best_load(work, param, prices, room, self.behind, places, floor, cap, chosen)[0]
+            most[c] = best_load(work, param, prices, room, self.behind, floor, cap, chosen)[0]
             if chosen.any():
                 member = np.zeros(problem.num_nodes, np.bool_)
                 member[order] = chosen

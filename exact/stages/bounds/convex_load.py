@@ -96,7 +96,6 @@ def best_load(
     value: FloatArray,
     room: StageRoom,
     behind: NDArray[np.uint64],
-    place: IntArray,
     floor: float,
     cap: int,
     chosen: NDArray[np.bool_],
@@ -112,9 +111,7 @@ def best_load(
     room
         What the stage may hold.
     behind
-        (places, words) as `reach_bits` returns it.
-    place
-        (n,) place of each op, ascending: those that stay away are not among these ops.
+        (n, words) as `reach_bits` returns it.
     floor
         A value of which a load is known.
     cap
@@ -144,8 +141,7 @@ def best_load(
             depth -= 1
             continue
         at[depth] = q + 1
-        p = place[q]
-        word, bit = p >> 6, np.uint64(1) << np.uint64(p & 63)
+        word, bit = q >> 6, np.uint64(1) << np.uint64(q & 63)
         passed += 1
         looked += passed % _PASSES == 0
         if blocked[depth, word] & bit:
@@ -157,7 +153,7 @@ def best_load(
             looked += 1
             blocked[d] = blocked[depth]
             for w in range(words):
-                reached[d, w] = reached[depth, w] | behind[p, w]
+                reached[d, w] = reached[depth, w] | behind[q, w]
             spent[d], held[d], worth[d], at[d] = total, bytes_held, worth[depth] + value[q], q + 1
             stack[depth] = q
             if worth[d] > best:
@@ -167,7 +163,7 @@ def best_load(
                     chosen[stack[i]] = True
         if reached[depth, word] & bit:
             for w in range(words):
-                blocked[depth, w] |= behind[p, w]
+                blocked[depth, w] |= behind[q, w]
         if fits:
             depth += 1
     return max(bound, best) * (1.0 + _ROUNDING), best, looked

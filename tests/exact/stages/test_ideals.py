@@ -22,7 +22,7 @@ from rlinit.exact.stages.ideals.node_merging import merge_weightless
 from rlinit.exact.stages.ideals.pipeline import solve_pipeline_ideals
 from rlinit.hardware import Hardware
 from rlinit.stages.lowering import lower_stages
-from rlinit.stages.problem import StageProblem, StageResult, Value, evaluate, memory_value, stage_cost
+from rlinit.stages.problem import StageAssignment, StageProblem, StageResult, Value, evaluate, memory_value, stage_cost
 from tests.draws import draws
 from tests.exact.stages.cases import any_problem, at_most
 from tests.stage_cases import brute_force_memory, brute_force_pipeline, random_problem
@@ -31,7 +31,7 @@ Objective = Literal["pipeline", "memory"]
 SEEDS = st.integers(0, 10**6)
 
 
-def pipeline(problem: StageProblem, upper: float | None = None) -> StageResult:
+def pipeline(problem: StageProblem, upper: float | None = None) -> StageResult[StageAssignment]:
     ideals = enumerate_ideals(problem, 10**6)
     assert ideals is not None
     result = solve_pipeline_ideals(problem, ideals, budget=Budget(), upper=upper)
@@ -39,7 +39,7 @@ def pipeline(problem: StageProblem, upper: float | None = None) -> StageResult:
     return result
 
 
-def memory(problem: StageProblem, upper: tuple[float, float, float] | None = None) -> StageResult:
+def memory(problem: StageProblem, upper: tuple[float, float, float] | None = None) -> StageResult[StageAssignment]:
     ideals = enumerate_ideals(problem, 10**6)
     assert ideals is not None
     result = solve_memory_ideals(problem, ideals, budget=Budget(), upper=upper)

@@ -66,16 +66,16 @@ def test_the_dearest_load_is_that_of_enumeration(seed: int) -> None:
     )
     args = problem.work_s[0, order], problem.param_bytes[order], price[order].astype(np.float64), room, behind
     chosen = np.zeros(n, np.bool_)
-    bound, found, _ = best_load(*args, np.arange(n), 0.0, 10**6, chosen)
+    bound, found, _ = best_load(*args, 0.0, 10**6, chosen)
     expected = costliest(problem, price, 0, room)
     assert found == pytest.approx(expected)
     assert expected <= bound <= expected * (1 + 1e-6) + 1e-12
     assert price[order][chosen].sum() == pytest.approx(found)
     for cap in (0, 1, 3):
-        early, known, _ = best_load(*args, np.arange(n), 0.0, cap, np.zeros(n, np.bool_))
+        early, known, _ = best_load(*args, 0.0, cap, np.zeros(n, np.bool_))
         assert early >= expected * (1 - 1e-12)
         assert known <= expected * (1 + 1e-12)
-    above, _, _ = best_load(*args, np.arange(n), expected + 1.0, 10**6, chosen)
+    above, _, _ = best_load(*args, expected + 1.0, 10**6, chosen)
     assert above >= expected
     assert not chosen.any()
 
