@@ -112,9 +112,8 @@ class Loose:
     def from_contiguous(self, assignment: StageAssignment) -> StageAssignment:
         """Return a contiguous assignment as one of this problem."""
         # Contiguous nodes hold what lies between colocated ops as well.
-        stage = np.empty(self.base.num_nodes, np.int64)
-        stage[self.lowered.node_of_op] = assignment.stage[self.contiguous.node_of_op]
-        return StageAssignment(stage, assignment.classes)
+        _, first = np.unique(self.lowered.node_of_op, return_index=True)
+        return StageAssignment(assignment.stage[self.contiguous.node_of_op[first]], assignment.classes)
 
     def simple_start(self) -> StageAssignment | None:
         """Return ops packed onto devices, the largest first."""

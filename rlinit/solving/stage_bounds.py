@@ -69,10 +69,6 @@ def _upper(incumbent: StageIncumbent) -> float:
     return incumbent.values[0] if incumbent.values else np.inf
 
 
-def _simple(incumbent: StageIncumbent) -> Value:
-    return simple_bound(incumbent.problem, incumbent.budget)
-
-
 def _chain_order(incumbent: StageIncumbent) -> Value:
     budget, upper = incumbent.budget, _upper(incumbent)
     proven, order = simple_bound(incumbent.problem, budget)[0], ChainOrder.of(incumbent.problem, upper)
@@ -88,8 +84,9 @@ def _convex_cover(incumbent: StageIncumbent) -> Value:
     return (bound if bound > lower else 0.0,)
 
 
-def _anchored(incumbent: StageIncumbent) -> Value:
-    return (anchored_cut_bound(incumbent.problem, upper=_upper(incumbent), budget=incumbent.budget),)
+def _cuts(incumbent: StageIncumbent, name: str) -> Value:
+    bound = anchored_cut_bound if name == "anchored-cut" else spectral_bound
+    return (bound(incumbent.problem, upper=_upper(incumbent), budget=incumbent.budget),)
 
 
 def _lower(incumbent: StageIncumbent) -> float:
@@ -109,10 +106,6 @@ def _intervals(incumbent: StageIncumbent) -> Value:
     return (bound if bound > lower else 0.0,)
 
 
-def _spectral(incumbent: StageIncumbent) -> Value:
-    return (spectral_bound(incumbent.problem, upper=_upper(incumbent), budget=incumbent.budget),)
-
-
 def _program(incumbent: StageIncumbent, bound: Callable[..., float], **options: Any) -> Value:
     """Run a bound that is a program of its own."""
     if not fits_scip(incumbent):
@@ -126,12 +119,12 @@ def _guess(incumbent: StageIncumbent, only_heavy: bool) -> Value:
 
 
 BOUNDS: Mapping[str, Callable[[StageIncumbent], Value]] = {
-    "simple": _simple,
+    "simple": lambda incumbent: simple_bound(incumbent.problem, incumbent.budget),
     "chain-order": _chain_order,
     "convex-cover": _convex_cover,
     "intervals": _intervals,
-    "anchored-cut": _anchored,
-    "spectral": _spectral,
+    "anchored-cut": partial(_cuts, name="anchored-cut"),
+    "spectral": partial(_cuts, name="spectral"),
     "lp-root": partial(_program, bound=pipeline_lp_bound),
     "three-superblock": partial(_guess, only_heavy=True),
     "guess": partial(_guess, only_heavy=False),

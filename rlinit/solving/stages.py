@@ -31,11 +31,7 @@ _FEW_STAGES = 4
 
 def _bound(name: str) -> Callable[[StageSearch], None]:
     """Return the phase of one bound."""
-
-    def run(search: StageSearch) -> None:
-        bound_phase(search.incumbent, name)
-
-    return run
+    return lambda search: bound_phase(search.incumbent, name)
 
 
 def _pipeline(search: StageSearch) -> bool:
@@ -239,10 +235,7 @@ STAGE_METHODS: dict[str, Strategy[StageSearch]] = {
 
 def stage_strategy(method: str) -> Strategy[StageSearch]:
     """Return the phases of a method: one of `STAGE_METHODS`, or a heuristic alone, after the cheapest bound."""
-
-    def run(search: StageSearch) -> None:
-        stage_phases.run_heuristic(search, method)
-
+    run = partial(stage_phases.run_heuristic, name=method)
     heuristic = Phase(f"heuristic {method}", run, because="it was asked for by name")
     return (*_OPENING, *STAGE_METHODS.get(method, (heuristic,)))
 
