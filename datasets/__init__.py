@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from rlinit.datasets.published import (
         alwabp,
         assembly_line,
-        blocking_calls,
         dnn_partitioning,
         flexible_job_shop,
         gxl,
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = [
     "alwabp",
     "assembly_line",
-    "blocking_calls",
     "dnn_partitioning",
     "flexible_job_shop",
     "gxl",
@@ -49,7 +47,6 @@ __getattr__ = late_names(
     {
         "alwabp": "rlinit.datasets.published.alwabp",
         "assembly_line": "rlinit.datasets.published.assembly_line",
-        "blocking_calls": "rlinit.datasets.published.blocking_calls",
         "dnn_partitioning": "rlinit.datasets.published.dnn_partitioning",
         "flexible_job_shop": "rlinit.datasets.published.flexible_job_shop",
         "gxl": "rlinit.datasets.published.gxl",

@@ -20,7 +20,7 @@ from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.limits import check_device_count
 
-__all__ = ["ACCELERATOR", "CPU", "core", "load"]
+__all__ = ["ACCELERATOR", "CPU", "load"]
 
 ACCELERATOR = "accelerator"
 """Kind of the devices the files call FPGA, whatever they are."""
@@ -83,11 +83,6 @@ def load(path: str | Path) -> tuple[Graph, Hardware]:
     pairs = [(str(edge["sourceId"]), str(edge["destId"])) for edge in edges]
     graph = Graph.build(ops, pairs, name=source.stem)
     return graph, _hardware(data, bandwidth, source)
-
-
-def core(i: int) -> Device:
-    """Return the i-th CPU core: its memory is not limited, and it pays no transfer."""
-    return Device(f"{CPU}{i}", CPU, io_bandwidth=math.inf)
 
 
 def _read(source: Path) -> _Row:
@@ -216,5 +211,5 @@ def _hardware(data: _Row, bandwidth: float, source: Path) -> Hardware:
     devices = [
         Device(f"{ACCELERATOR}{i}", ACCELERATOR, memory, io_bandwidth=bandwidth) for i in range(counts["maxFPGAs"])
     ]
-    devices += [core(i) for i in range(counts["maxCPUs"])]
+    devices += [Device(f"{CPU}{i}", CPU, io_bandwidth=math.inf) for i in range(counts["maxCPUs"])]
     return Hardware.mesh(devices, bandwidth, name=source.stem)

@@ -24,7 +24,6 @@ from rlinit.costs.table import CostTable
 from rlinit.datasets import (
     alwabp,
     assembly_line,
-    blocking_calls,
     dnn_partitioning,
     flexible_job_shop,
     gxl,
@@ -135,7 +134,6 @@ def texts() -> list[Format]:
         ("shop.txt", SHOP, flexible_job_shop.load),
         ("profile.txt", LAYERS, pipedream.load),
         ("workload.json", json.dumps(WORKLOAD), dnn_partitioning.load),
-        ("calls.json", json.dumps(WORKLOAD), blocking_calls.load),
     ]
     return [Format(name, text.encode(), read) for name, text, read in found]
 
