@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit import Graph
-from rlinit.datasets.random.graph_statistics import IMAGENET, GraphStatistics
+from rlinit.datasets.random.graph_statistics import IMAGENET
 from rlinit.datasets.random.synthetic import GraphBatch, batches
 from rlinit.datasets.zoo import imagenet
 from rlinit.errors import InvalidGraph
+from tests.datasets.random.fitting import fit
 
 RECORDED_PARENTS = [
     [-1, -1, -1, -1, -1, -1],
@@ -128,7 +129,7 @@ def test_limits_are_kept_and_reached(limit: int) -> None:
 
 def test_statistics_are_those_of_the_networks() -> None:
     """The recorded numbers are a fit to every network, rounded."""
-    fitted = GraphStatistics.fit(map(imagenet.load, imagenet.NAMES))
+    fitted = fit(map(imagenet.load, imagenet.NAMES))
     assert IMAGENET.to_array() == pytest.approx(fitted.to_array(), rel=1e-3)
 
 
@@ -221,7 +222,7 @@ def test_fit_recovers_what_generated() -> None:
             "BatchNormalization" if f == 2 * o else "" for f, o in zip(graph.flops, graph.out_bytes, strict=True)
         )
         graphs.append(Graph(graph.names, kinds, graph.edges, graph.param_bytes, graph.out_bytes, graph.flops))
-    fitted = GraphStatistics.fit(graphs)
+    fitted = fit(graphs)
     for field, tolerance in (("plain_rate", 0.02), ("small_rate", 0.02), ("previous_rate", 0.02), ("idle_rate", 0.03)):
         assert getattr(fitted, field) == pytest.approx(getattr(IMAGENET, field), abs=tolerance)
     for field in ("large_slope", "small_slope", "large_std", "flops_of_param", "flops_of_out", "flops_std"):
