@@ -17,35 +17,8 @@ if TYPE_CHECKING:
 
     Values = dict[str, NDArray[Any]]
 
-_DTYPES = {
-    1: "float32",
-    2: "uint8",
-    3: "int8",
-    4: "uint16",
-    5: "int16",
-    6: "int32",
-    7: "int64",
-    8: "strings",
-    9: "bool",
-    10: "float16",
-    11: "float64",
-    12: "uint32",
-    13: "uint64",
-    14: "complex64",
-    15: "complex128",
-    16: "bfloat16",
-    17: "float8e4m3fn",
-    18: "float8e4m3fnuz",
-    19: "float8e5m2",
-    20: "float8e5m2fnuz",
-    21: "uint4",
-    22: "int4",
-    23: "float4e2m1",
-    24: "float8e8m0",
-    25: "uint2",
-    26: "int2",
-}
-"""TensorProto.DataType -> its name."""
+_RENAMED = {"float": "float32", "double": "float64", "string": "strings"}
+"""Names of element types in ONNX that are others here."""
 
 _FOLDABLE = frozenset(
     {"Shape", "Size", "Constant", "ConstantOfShape", "Range", "Gather", "Concat", "Unsqueeze", "Squeeze", "Slice"}
@@ -126,7 +99,13 @@ def _has_range(graph: Any) -> bool:
 
 def element_name(element: int) -> str:
     """Return the name of an element type by its number."""
-    return _DTYPES.get(element, f"elements of the unknown type {element}")
+    import onnx
+
+    try:
+        name = onnx.TensorProto.DataType.Name(element).lower()
+    except ValueError:
+        return f"elements of the unknown type {element}"
+    return _RENAMED.get(name, name)
 
 
 def _run(model: Any, *, data_prop: bool) -> Any:
