@@ -40,7 +40,7 @@ HardwareName = Annotated[
 PICTURES = (".svg", ".png", ".pdf")
 """Endings of files that plans are drawn to."""
 
-TABLES = (".csv", ".json")
+TABLES = (".csv",)
 """Endings of files that cost tables are written to."""
 
 
@@ -56,7 +56,7 @@ class ReadingOptions:
     """Who holds parameters that several ops read: each device that runs some of them (hold), or each op (copy).
     With colocate these ops stay together."""
     costs: Path | None = None
-    """Times of ops, as measure and calibrate write them (.csv, .json), or a trace of torch.profiler (trace.json)."""
+    """Times of ops, as measure and calibrate write them (.csv), or a trace of torch.profiler (trace.json)."""
     dtype: str | None = None
     """Type of a model's numbers: fp32, tf32, fp16, bf16, fp8, int8, int4, or WEIGHTS/ACTIVATIONS such as int4/fp16.
     By default what the file says; for the zoo and .keras files fp32, but int8 on Edge TPUs."""

@@ -114,7 +114,7 @@ class Measure:
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """The model with its weights (.pt2, from torch.export.save)."""
     out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
-    """Write the cost table here (.csv, .json)."""
+    """Write the cost table here (.csv)."""
     devices: tuple[str, ...] = ("cpu",)
     """Devices to measure, as cpu, cuda:N, or NAME=cuda:N where the hardware has other names for them."""
     batches: tuple[int, ...] = ()
@@ -157,7 +157,7 @@ class Calibrate:
     reports: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[REPORT ...]")]
     """Reports that run --measure --report wrote; later ones win."""
     out: Path
-    """Write the cost table here (.csv, .json)."""
+    """Write the cost table here (.csv)."""
     costs: Path | None = None
     """The table that they correct; without it, a table of what was measured alone."""
     json: bool = False

@@ -1,4 +1,4 @@
-"""Cost tables: measured or hand-written seconds of ops on devices, with how far they spread; CSV and JSON in and out.
+"""Cost tables: measured or hand-written seconds of ops on devices, with how far they spread; CSV in and out.
 
 A table is data to look at and edit. `CostTable.apply` puts its seconds into a graph, where they win over the roofline
 model (see `rlinit.costs.roofline.op_times`).
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from rlinit.errors import RlinitError
-from rlinit.files import parse_json, write_atomically, write_json
+from rlinit.files import write_atomically
 from rlinit.graph import Graph
 from rlinit.units import format_seconds
 
@@ -203,30 +203,6 @@ class CostTable:
             tuple({**self._row_of, **other._row_of}.values()), self.name, {**self.notes, **dict(other.notes)}
         )
 
-    def for_devices(self, sources: Mapping[str, str]) -> CostTable:
-        """Return the rows under other names of devices: ``{"gpu0": "cuda:0", "gpu1": "cuda:0"}``.
-
-        Parameters
-        ----------
-        sources
-            New name -> device of this table whose rows it gets. Devices that are not named are left out.
-
-        Raises
-        ------
-        InvalidCostTable
-            A device that has no rows.
-        """
-        for name, source in sources.items():
-            if source not in self.devices:
-                raise InvalidCostTable(f"{name!r} shall get the costs of {source!r}; there are {list(self.devices)}")
-        rows = [
-            dataclasses.replace(row, device=name)
-            for name, source in sources.items()
-            for row in self.rows
-            if row.device == source
-        ]
-        return CostTable(tuple(rows), self.name, self.notes)
-
     def apply(self, graph: Graph, *, partial: bool = False) -> Graph:
         """Return the graph with the times of this table; times the table does not have stay as they are.
 
@@ -300,46 +276,42 @@ class CostTable:
         }
 
     def save(self, path: str | Path) -> None:
-        """Write the table, atomically, as CSV or JSON by the file's suffix.
+        """Write the table as CSV, atomically.
 
         Raises
         ------
         InvalidCostTable
-            Another suffix.
+            Another suffix than ``.csv``.
         """
-        if _suffix(path) == ".csv":
-            write_atomically(path, self.to_csv())
-        else:
-            write_json(path, self.to_dict())
+        _require_csv(path)
+        write_atomically(path, self.to_csv())
 
     @classmethod
     def load(cls, path: str | Path) -> CostTable:
-        """Read a ``.csv`` or ``.json`` table.
+        """Read a ``.csv`` table.
 
-        A CSV file needs the columns op, device, batch and seconds, in any order; spread_s and repeats may be left
+        It needs the columns op, device, batch and seconds, in any order; spread_s and repeats may be left
         out or empty. The name is the file's unless it says another.
 
         Raises
         ------
         InvalidCostTable
-            Another suffix, a file that cannot be read, an unknown column or key, or a row that makes no sense; the
-            message names the line or row.
+            Another suffix, a file that cannot be read, an unknown column, or a row that makes no sense; the
+            message names the line.
         """
-        suffix = _suffix(path)
+        _require_csv(path)
         try:
             if Path(path).stat().st_size > _MAX_BYTES:
                 raise InvalidCostTable(f"{path} is larger than {_MAX_BYTES:,} bytes")
             text = Path(path).read_bytes().decode("utf-8-sig")  # line ends inside quotes stay as they are
         except (OSError, UnicodeDecodeError) as problem:
             raise InvalidCostTable(f"cannot read {path}: {problem}") from problem
-        return _from_csv(text, path) if suffix == ".csv" else _from_json(text, path)
+        return _from_csv(text, path)
 
 
-def _suffix(path: str | Path) -> str:
-    suffix = Path(path).suffix.lower()
-    if suffix not in (".csv", ".json"):
-        raise InvalidCostTable(f"{path}: cost tables are .csv or .json files")
-    return suffix
+def _require_csv(path: str | Path) -> None:
+    if Path(path).suffix.lower() != ".csv":
+        raise InvalidCostTable(f"{path}: cost tables are .csv files")
 
 
 def _one_line(text: str) -> str:
@@ -390,7 +362,10 @@ def _from_csv(text: str, path: str | Path) -> CostTable:
             rows.append(_row(dict(zip(columns, cells, strict=True)), where))
     except csv.Error as problem:
         raise InvalidCostTable(f"{path} is not CSV: {problem}") from problem
-    return _table(rows, notes.pop("name", _one_line(Path(path).stem)), notes, path)
+    try:
+        return CostTable(tuple(rows), notes.pop("name", _one_line(Path(path).stem)), notes)
+    except InvalidCostTable as problem:
+        raise InvalidCostTable(f"{path}: {problem}") from None
 
 
 def _row(cells: Mapping[str, str], where: str) -> CostRow:
@@ -406,35 +381,3 @@ def _row(cells: Mapping[str, str], where: str) -> CostRow:
         )
     except ValueError as problem:  # InvalidCostTable is one, too
         raise InvalidCostTable(f"{where}: {problem}") from None
-
-
-def _from_json(text: str, path: str | Path) -> CostTable:
-    try:
-        data = parse_json(text)
-    except ValueError as problem:
-        raise InvalidCostTable(f"{path} is not valid JSON: {problem}") from None
-    if not isinstance(data, dict) or data.get("format") != "rlinit-costs" or data.get("version") != 1:
-        raise InvalidCostTable(f"{path} is no cost table; expected format 'rlinit-costs', version 1")
-    unknown = set(data) - {"format", "version", "name", "notes", "rows"}
-    rows, notes, name = data.get("rows"), data.get("notes", {}), data.get("name", "costs")
-    if unknown or not isinstance(rows, list) or not isinstance(notes, dict) or not isinstance(name, str):
-        raise InvalidCostTable(f"{path}: expected a list rows, a text name and a mapping notes; got {sorted(data)}")
-    found = []
-    for at, row in enumerate(rows):
-        if not isinstance(row, dict) or not set(row) >= _REQUIRED or not set(row) <= set(_HEADER):
-            raise InvalidCostTable(f"{path}: rows[{at}] is {str(row)[:100]}; expected {', '.join(_HEADER)}")
-        if not isinstance(row["op"], str) or not isinstance(row["device"], str):
-            raise InvalidCostTable(f"{path}: rows[{at}]: op and device must be text")
-        try:
-            found.append(CostRow(**row))
-        except InvalidCostTable as problem:
-            raise InvalidCostTable(f"{path}: rows[{at}]: {problem}") from None
-    return _table(found, name, notes, path)
-
-
-def _table(rows: list[CostRow], name: str, notes: Mapping[str, str], path: str | Path) -> CostTable:
-    """Return the table of a file; what is wrong with it names the file."""
-    try:
-        return CostTable(tuple(rows), name, notes)
-    except InvalidCostTable as problem:
-        raise InvalidCostTable(f"{path}: {problem}") from None

@@ -101,8 +101,8 @@ def test_reports_become_a_cost_table(folder: Path, capsys: pytest.CaptureFixture
         row = OpTiming("conv2d", "d0", 1, 1.0, seconds, 0.0, 3)
         dataclasses.replace(first, ops=(row,)).save(folder / name)
     reports = tuple(folder / name for name in names)
-    assert calibrate_costs(Calibrate(reports, folder / "new.json", folder / "costs.csv")) == 0
-    old, new = CostTable.load(folder / "costs.csv"), CostTable.load(folder / "new.json")
+    assert calibrate_costs(Calibrate(reports, folder / "new.csv", folder / "costs.csv")) == 0
+    old, new = CostTable.load(folder / "costs.csv"), CostTable.load(folder / "new.csv")
     assert len(new) == len(old)
     assert new.get("conv2d", "d0").seconds == 0.25  # type: ignore[union-attr]
     assert new.get("conv2d", "d1") == old.get("conv2d", "d1")
