@@ -102,7 +102,7 @@ def element_name(element: int) -> str:
     import onnx
 
     try:
-        name = onnx.TensorProto.DataType.Name(element).lower()
+        name = str(onnx.TensorProto.DataType.Name(element)).lower()
     except ValueError:
         return f"elements of the unknown type {element}"
     return _RENAMED.get(name, name)
