@@ -15,7 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from rlinit.checker.compatibility import require_graph
@@ -141,7 +141,7 @@ class LocalExecutor:
         self, plan: Plan, program: TorchProgram, flat: list[Any], devices: Mapping[str, str], *, apart: bool = False
     ) -> LocalProgram:
         """Return the loaded plan, compared with the whole model where it takes batches apart."""
-        programs = lower_devices(plan, program, apart=apart)
+        programs = lower_devices(plan, program, apart=apart, measure=self.measure)
         used = {name: device for name, device in devices.items() if name in programs.devices}
         loaded = LocalProgram(program, programs, used, self)
         if programs.split_nodes or apart:
@@ -168,7 +168,7 @@ class LocalProgram:
         self.input_names = tuple(node.name for node in program.inputs)
         self._clock = time.thread_time if settings.clock == "processor" else time.perf_counter
         self._ports = ports_of(programs.devices, devices, self._clock)
-        self._codes = _codes(program, programs, self._ports, measure=settings.measure)
+        self._codes = _codes(program, programs, self._ports)
         for device in {port.device for port in self._ports if port.device.type == "cuda"}:
             torch.cuda.synchronize(device)  # constants were computed on another stream than the programs use
         self._threads_before = torch.get_num_threads()
@@ -320,27 +320,13 @@ class LocalProgram:
         return tuple(sorted(batches, key=lambda batch: batch.start_s))
 
 
-def _codes(
-    program: TorchProgram, programs: DevicePrograms, ports: Sequence[Port], *, measure: bool
-) -> list[DeviceCode]:
+def _codes(program: TorchProgram, programs: DevicePrograms, ports: Sequence[Port]) -> list[DeviceCode]:
     """Generate the code of every device program; constants are moved to each physical device once."""
     constants = _Constants(program)
     codes = []
-    for rank, port in enumerate(ports):
-        name = programs.devices[rank] if rank < len(programs.devices) else "outputs"
-        result = programs.outputs if rank == len(programs.devices) else ()
-        codes.append(
-            device_code(
-                name,
-                programs.instructions[rank],
-                result,
-                [task.op for task in programs.tasks],
-                programs.microbatch_inputs,
-                port.device,
-                constants.constant,
-                measure=measure,
-            )
-        )
+    for name, port, one in zip((*programs.devices, "outputs"), ports, programs.programs, strict=True):
+        held = {at: constants.constant(node, port.device) for at, node in one.constants.items()}
+        codes.append(device_code(name, one, SimpleNamespace(device=port.device, **held)))
     return codes
 
 

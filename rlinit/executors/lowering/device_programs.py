@@ -1,38 +1,31 @@
-"""From a plan and a program to what each device does: a list of `instructions` for each device.
+"""From a plan and a program to what each device does: a graph of calls for each device.
 
-There is a program for each device of the plan, and one of the collector, which gathers the outputs. Values of a program
-are numbered; a value is what one node makes for some micro-batches of the inputs. Programs meet in cells: one sends,
-another receives. All follow one order of batches in which producers come first, so that no two can wait for each other.
+There is a program for each device of the plan, and one of the collector, which gathers the outputs. A value of one is
+what one node makes for some micro-batches of the inputs. Programs meet in cells: one sends, another receives. Their
+code, by torch.fx, forgets each value after its last use. All follow one order of batches in which producers come first,
+so that no two can wait for each other.
 """
 
 from __future__ import annotations
 
 import heapq
+import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rlinit.errors import InvalidPlan
-from rlinit.executors.lowering.instructions import (
-    Begin,
-    Call,
-    Constant,
-    End,
-    Fetch,
-    Free,
-    Instruction,
-    Join,
-    Microbatches,
-    Recv,
-    Send,
-    Slot,
-)
 from rlinit.executors.lowering.microbatches import batch_rows, is_batched, refuse_mixing
 from rlinit.executors.lowering.torch_program import TorchProgram, scalar_value
 from rlinit.plan import Plan
 
 if TYPE_CHECKING:
+    import torch
     from torch.fx import Node
+
+Microbatches = tuple[int, ...]
+GIVEN = ("inputs", "bring", "recv", "send", "begin", "end")
+"""What a program is called with: the model's inputs, and the functions of `_Run` and `Port` of these names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +35,48 @@ class Task:
     op: str
     rank: int
     microbatches: Microbatches
+
+
+class DeviceProgram:
+    """What one device does: a graph of calls, with attributes for its device and constants.
+
+    Attributes
+    ----------
+    graph
+        Of a function of `GIVEN`.
+    values
+        What some micro-batches of a node's value are in the graph.
+    constants
+        Attribute -> the node whose constant it is.
+    op_of
+        Name of a node of the graph -> the op that is at work there.
+    """
+
+    def __init__(self) -> None:
+        from torch.fx import Graph
+
+        self.graph = Graph()
+        self.given = {name: self.graph.placeholder(name) for name in GIVEN}
+        self.values: dict[tuple[Node, Microbatches], Node] = {}
+        self.constants: dict[str, Node] = {}
+        self.op_of: dict[str, str] = {}
+        self.op = ""
+
+    def call(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Node:
+        """Add a call, by the op that is at work."""
+        made = self.graph.call_function(target, args, kwargs)
+        self.op_of[made.name] = self.op
+        return made
+
+    def use(self, name: str, *args: Any) -> Node:
+        """Add a call of one of the functions that are given."""
+        return self.call(operator.call, (self.given[name], *args))
+
+    def constant(self, node: Node) -> Node:
+        """Return the attribute that stands for a constant."""
+        name = f"constant_{len(self.constants)}"
+        self.constants[name] = node
+        return self.graph.get_attr(name)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,30 +89,23 @@ class DevicePrograms:
         Device of each program; the collector, which comes after them, has none.
     tasks
         Every batch, in the common order.
-    instructions
-        One list a program, the collector's last.
+    programs
+        One a device, the collector's last, which returns the flat outputs.
     cells
         (sending rank, receiving rank) of each cell.
-    outputs
-        Flat outputs: slots of the collector, constants or plain values.
-    microbatch_inputs, num_microbatches
-        Inputs of one microbatch, and microbatches.
     split_nodes
         Nodes whose values are taken apart or put together.
     """
 
     devices: tuple[str, ...]
     tasks: tuple[Task, ...]
-    instructions: tuple[tuple[Instruction, ...], ...]
+    programs: tuple[DeviceProgram, ...]
     cells: tuple[tuple[int, int], ...]
-    outputs: tuple[Any, ...]
-    microbatch_inputs: int
-    num_microbatches: int
     split_nodes: tuple[Node, ...]
 
 
-def lower_devices(plan: Plan, program: TorchProgram, *, apart: bool = False) -> DevicePrograms:
-    """Turn a plan and a program into instructions.
+def lower_devices(plan: Plan, program: TorchProgram, *, apart: bool = False, measure: bool = False) -> DevicePrograms:
+    """Turn a plan and a program into one program a device.
 
     Parameters
     ----------
@@ -86,6 +114,8 @@ def lower_devices(plan: Plan, program: TorchProgram, *, apart: bool = False) -> 
     apart
         Run the micro-batches of each batch one after the other, so that only outputs are put together. Then ops may
         mix the inputs of a batch, where the outputs do not show it, which is for the caller to find out.
+    measure
+        Tell begin and end of every batch.
 
     Raises
     ------
@@ -101,7 +131,9 @@ def lower_devices(plan: Plan, program: TorchProgram, *, apart: bool = False) -> 
         if program.node2op[node]:
             members.setdefault(program.node2op[node], []).append(node)
     microbatch_rows = program.batch // plan.inputs * plan.shard_inputs
-    return _Builder(program, devices, _ordered(tasks, members, program), members, microbatch_rows, apart).build()
+    return _Builder(program, devices, _ordered(tasks, members, program), members, microbatch_rows, apart).build(
+        measure=measure
+    )
 
 
 def _tasks(plan: Plan) -> tuple[tuple[str, ...], list[Task]]:
@@ -157,20 +189,8 @@ def _read_nodes(nodes: Sequence[Node], program: TorchProgram) -> list[Node]:
     return [other for node in nodes for other in node.all_input_nodes if program.node2op.get(other)]
 
 
-@dataclass(slots=True)
-class _Emitter:
-    instructions: list[Instruction] = field(default_factory=list)
-    values: dict[tuple[Node, Microbatches], int] = field(default_factory=dict)
-    count: int = 0
-
-    def new(self, node: Node, microbatches: Microbatches) -> int:
-        self.values[node, microbatches] = self.count
-        self.count += 1
-        return self.count - 1
-
-
 class _Builder:
-    """Emits instructions task by task, in the common order."""
+    """Adds calls task by task, in the common order."""
 
     def __init__(
         self,
@@ -185,7 +205,7 @@ class _Builder:
         self._program, self._devices, self._tasks, self._members = program, devices, tasks, members
         self._microbatch_inputs = microbatch_inputs
         self._all: Microbatches = tuple(range(program.batch // microbatch_inputs))
-        self._programs = [_Emitter() for _ in range(len(devices) + 1)]
+        self._programs = [DeviceProgram() for _ in range(len(devices) + 1)]
         self._owners: dict[str, list[Task]] = {}
         for task in tasks:
             self._owners.setdefault(task.op, []).append(task)
@@ -194,29 +214,25 @@ class _Builder:
         self._split: dict[Node, None] = {}
         self._position = {node: at for at, node in enumerate(program.inputs)}
 
-    def build(self) -> DevicePrograms:
+    def build(self, *, measure: bool) -> DevicePrograms:
         self._plan_cells()
         for at, task in enumerate(self._tasks):
-            emitter = self._programs[task.rank]
+            program = self._programs[task.rank]
             self._receive(task)
-            emitter.instructions.append(Begin(at))
+            program.op = task.op
+            if measure:
+                program.use("begin", at)
             for node in self._members.get(task.op, ()):
                 self._call(task.rank, node, task.microbatches)
                 self._send(task, node)
-            emitter.instructions.append(End(at))
+            if measure:
+                program.use("end", at)
+            program.op = ""
         outputs = tuple(self._argument(len(self._devices), value, self._all) for value in self._program.outputs)
-        kept = {output.value for output in outputs if isinstance(output, Slot)}
-        instructions = [_with_frees(emitter.instructions, set()) for emitter in self._programs[:-1]]
-        instructions.append(_with_frees(self._programs[-1].instructions, kept))
+        for program in self._programs:
+            program.graph.output(outputs if program is self._programs[-1] else ())
         return DevicePrograms(
-            self._devices,
-            tuple(self._tasks),
-            tuple(instructions),
-            tuple(self._cells),
-            outputs,
-            self._microbatch_inputs,
-            len(self._all),
-            tuple(self._split),
+            self._devices, tuple(self._tasks), tuple(self._programs), tuple(self._cells), tuple(self._split)
         )
 
     def _receive(self, task: Task) -> None:
@@ -265,9 +281,9 @@ class _Builder:
             [min(owners, key=lambda task: (task.rank != rank, task.microbatches))] if self._is_whole(node) else owners
         )
 
-    # -- instructions --------------------------------------------------------------------------------------------
+    # -- calls ---------------------------------------------------------------------------------------------------
 
-    def _call(self, rank: int, node: Node, microbatches: Microbatches) -> int | None:
+    def _call(self, rank: int, node: Node, microbatches: Microbatches) -> Node | None:
         """Compute a node in a program for some micro-batches, unless it is a plain number."""
         program = self._program
         if scalar_value(program, node, 1) is not None:
@@ -277,8 +293,8 @@ class _Builder:
         call = program.call(node, len(microbatches) * self._microbatch_inputs)
         args = self._argument(rank, call.args, microbatches)
         kwargs = self._argument(rank, call.kwargs, microbatches)
-        value = self._programs[rank].new(node, microbatches)
-        self._programs[rank].instructions.append(Call(value, node, call.target, args, kwargs))
+        value = self._programs[rank].call(call.target, args, kwargs)
+        self._programs[rank].values[node, microbatches] = value
         return value
 
     def _send(self, task: Task, node: Node) -> None:
@@ -287,66 +303,59 @@ class _Builder:
             found = self._cell_of.get((node, task.microbatches, rank))
             if found is not None:
                 cell, wanted = found
-                value = self._part(
-                    task.rank, node, wanted, [(task.microbatches, self._held(task.rank, node, task.microbatches))]
+                made = self._programs[task.rank].values[node, task.microbatches]
+                self._programs[task.rank].use(
+                    "send", cell, self._part(task.rank, node, wanted, [(task.microbatches, made)])
                 )
-                self._programs[task.rank].instructions.append(Send(value, cell))
-
-    def _held(self, rank: int, node: Node, microbatches: Microbatches) -> int:
-        return self._programs[rank].values[node, microbatches]
 
     def _argument(self, rank: int, argument: Any, microbatches: Microbatches) -> Any:
-        from torch.fx import Node
+        import torch
+        from torch.fx.node import map_aggregate
 
-        if isinstance(argument, Node):
-            return self._value(rank, argument, microbatches)
-        if isinstance(argument, (list, tuple)):
-            return type(argument)([self._argument(rank, part, microbatches) for part in argument])
-        if isinstance(argument, dict):
-            return {key: self._argument(rank, part, microbatches) for key, part in argument.items()}
-        if isinstance(argument, slice):
-            ends = (argument.start, argument.stop, argument.step)
-            return slice(*(self._argument(rank, part, microbatches) for part in ends))
-        return argument
+        def placed(part: Any) -> Any:
+            if isinstance(part, torch.fx.Node):
+                return self._value(rank, part, microbatches)
+            return self._programs[rank].graph.get_attr("device") if isinstance(part, torch.device) else part
+
+        return map_aggregate(argument, placed)
 
     def _value(self, rank: int, node: Node, microbatches: Microbatches) -> Any:
-        """Return a node's value for some micro-batches in a program, emitting what it takes to have it there."""
+        """Return a node's value for some micro-batches in a program, adding what it takes to have it there."""
         program, held = self._program, self._programs[rank].values
         if node in program.constants or node in program.constant_nodes:
-            return Constant(node)
+            return self._programs[rank].constant(node)
         number = scalar_value(program, node, len(microbatches) * self._microbatch_inputs)
         if number is not None:
             return number
         if (node, microbatches) in held:
-            return Slot(held[node, microbatches])
+            return held[node, microbatches]
         if node in self._position:
-            return Slot(self._fetch(rank, node, microbatches))
+            return self._fetch(rank, node, microbatches)
         if not program.node2op[node]:
-            value = self._call(rank, node, microbatches)
-            return Slot(value if value is not None else -1)
+            return self._call(rank, node, microbatches)
         parts = []
         for task in self._sources(node, rank, microbatches):
             made = task.microbatches
             if task.rank != rank:
                 cell, made = self._cell_of[node, task.microbatches, rank]
                 if (node, made) not in held:
-                    self._programs[rank].instructions.append(Recv(self._programs[rank].new(node, made), cell))
+                    held[node, made] = self._programs[rank].use("recv", cell)
             parts.append((made, held[node, made]))
-        if self._is_whole(node):
-            return Slot(parts[0][1])
-        return Slot(self._part(rank, node, microbatches, parts))
+        return parts[0][1] if self._is_whole(node) else self._part(rank, node, microbatches, parts)
 
-    def _fetch(self, rank: int, node: Node, microbatches: Microbatches) -> int:
+    def _fetch(self, rank: int, node: Node, microbatches: Microbatches) -> Node:
         """Read an input; what does not grow with the batch is read whole."""
         found = batch_rows(self._program, node) if is_batched(self._program, node) else None
         wanted = () if found is None or microbatches == self._all else microbatches
-        held = self._programs[rank].values
-        if (node, wanted) not in held:
-            value = self._programs[rank].new(node, wanted)
-            self._programs[rank].instructions.append(Fetch(value, self._position[node], wanted, found and found[0]))
-        return held[node, wanted]
+        program, size = self._programs[rank], self._microbatch_inputs
+        if (node, wanted) not in program.values:
+            value = program.call(operator.getitem, (program.given["inputs"], self._position[node]))
+            if wanted and found:
+                value = program.call(_part, (value, found[0], [at * size for at in wanted], size))
+            program.values[node, wanted] = program.use("bring", value)
+        return program.values[node, wanted]
 
-    def _part(self, rank: int, node: Node, microbatches: Microbatches, parts: list[tuple[Microbatches, int]]) -> int:
+    def _part(self, rank: int, node: Node, microbatches: Microbatches, parts: list[tuple[Microbatches, Node]]) -> Node:
         """Return the value of exactly some microbatches, stacked from parts that hold them."""
         if len(parts) == 1 and parts[0][0] == microbatches:
             return parts[0][1]
@@ -354,54 +363,37 @@ class _Builder:
         if found is None:
             raise InvalidPlan(f"the value of node {node.name!r} has no batch dimension to split it along")
         self._split[node] = None
+        axis, each = found[0], found[1] * self._microbatch_inputs
         place = {microbatch: (value, at) for made, value in parts for at, microbatch in enumerate(made)}
-        runs: list[tuple[int, int, int]] = []
+        runs: list[tuple[Node, int, int]] = []
         for microbatch in microbatches:
             value, at = place[microbatch]
-            if runs and runs[-1][0] == value and runs[-1][2] == at:
-                runs[-1] = (value, runs[-1][1], at + 1)
+            if runs and runs[-1][0] is value and runs[-1][2] == at * each:
+                runs[-1] = (value, runs[-1][1], (at + 1) * each)
             else:
-                runs.append((value, at, at + 1))
-        joined = self._programs[rank].new(node, microbatches)
-        self._programs[rank].instructions.append(Join(joined, tuple(runs), *found))
+                runs.append((value, at * each, (at + 1) * each))
+        joined = self._programs[rank].call(_stack, (runs, axis))
+        self._programs[rank].values[node, microbatches] = joined
         return joined
 
 
-def _with_frees(instructions: Sequence[Instruction], kept: set[int]) -> tuple[Instruction, ...]:
-    """Forget every value right after its last use (or its making, where it has none)."""
-    last: dict[int, int] = {}
-    for at, instruction in enumerate(instructions):
-        for value in _values_of(instruction):
-            last[value] = at
-    freed: dict[int, list[int]] = {}
-    for value, at in last.items():
-        if value not in kept:
-            freed.setdefault(at, []).append(value)
-    result: list[Instruction] = []
-    for at, instruction in enumerate(instructions):
-        result.append(instruction)
-        if at in freed:
-            result.append(Free(tuple(sorted(freed[at]))))
-    return tuple(result)
+def _part(value: torch.Tensor, axis: int, starts: Sequence[int], size: int) -> torch.Tensor:
+    """Return some microbatches of an input."""
+    import torch
+
+    if list(starts) == list(range(starts[0], starts[0] + len(starts) * size, size)):
+        return value.narrow(axis, starts[0], len(starts) * size)
+    return torch.cat([value.narrow(axis, start, size) for start in starts], axis)
 
 
-def _values_of(instruction: Instruction) -> list[int]:
-    if isinstance(instruction, Call):
-        return [instruction.value, *_slots((instruction.args, instruction.kwargs))]
-    if isinstance(instruction, Join):
-        return [instruction.value, *(value for value, _, _ in instruction.parts)]
-    if isinstance(instruction, (Fetch, Recv, Send)):
-        return [instruction.value]
-    return []
+def _stack(parts: Sequence[tuple[torch.Tensor, int, int]], axis: int) -> torch.Tensor:
+    """Return parts of values, one after the other."""
+    import torch
 
-
-def _slots(argument: Any) -> list[int]:
-    if isinstance(argument, Slot):
-        return [argument.value]
-    if isinstance(argument, (list, tuple)):
-        return [value for part in argument for value in _slots(part)]
-    if isinstance(argument, dict):
-        return [value for part in argument.values() for value in _slots(part)]
-    if isinstance(argument, slice):
-        return _slots((argument.start, argument.stop, argument.step))
-    return []
+    pieces = []
+    for value, first, end in parts:
+        whole = (first, end) == (0, value.shape[axis])
+        piece = value if whole else value.narrow(axis, first, end - first)
+        # The program may take views that a slice of contiguous memory would not allow.
+        pieces.append(piece.contiguous() if value.is_contiguous() else piece)
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, axis)

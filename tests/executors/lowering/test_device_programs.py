@@ -1,16 +1,17 @@
-"""Instructions of device programs: what they must hold whatever the plan, and the code that is made of them."""
+"""Device programs: what they must hold whatever the plan, and the code that is made of them."""
 
 from __future__ import annotations
 
+import operator
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import rlinit.executors
 from rlinit.executors.lowering.codegen import device_code
-from rlinit.executors.lowering.device_programs import DevicePrograms, lower_devices
-from rlinit.executors.lowering.instructions import Begin, Call, End, Free, Recv, Send
+from rlinit.executors.lowering.device_programs import DeviceProgram, DevicePrograms, lower_devices
 from rlinit.executors.lowering.torch_program import torch_program
 from rlinit.exporters.perfetto import trace_events
 from rlinit.plan import Plan
@@ -38,55 +39,42 @@ def programs_of(seed: int, inputs: int) -> tuple[Plan, DevicePrograms]:
     return plan, lower_devices(plan, program)
 
 
+def meetings(program: DeviceProgram) -> list[tuple[str, int]]:
+    """Return in order what a program sends and receives: "send" or "recv", and the cell."""
+    calls = [node.args for node in program.graph.nodes if node.target is operator.call]
+    return [(str(what), int(args[0])) for what, *args in calls if str(what) in ("send", "recv")]
+
+
 @pytest.mark.parametrize(("seed", "inputs"), CASES)
-def test_every_value_is_made_used_and_freed_once(seed: int, inputs: int) -> None:
-    """In each program a value is freed exactly once, after its last use; every cell is sent and received once."""
+def test_every_cell_is_sent_and_received_once(seed: int, inputs: int) -> None:
+    """Each cell is sent by the program and received by the program that it says, once."""
     plan, programs = programs_of(seed, inputs)
-    sent: list[tuple[int, int]] = []
-    received: list[tuple[int, int]] = []
-    for rank, instructions in enumerate(programs.instructions):
-        live: set[int] = set()
-        for one in instructions:
-            if isinstance(one, Free):
-                assert live >= set(one.values)
-                live -= set(one.values)
-            elif isinstance(one, Send):
-                assert one.value in live
-                sent.append((one.cell, rank))
-            elif not isinstance(one, (Begin, End)):
-                assert one.value not in live
-                live.add(one.value)
-            if isinstance(one, Recv):
-                received.append((one.cell, rank))
-        assert not live or rank == len(programs.devices)
-    assert sorted(sent) == [(cell, source) for cell, (source, _) in enumerate(programs.cells)]
-    assert sorted(received) == [(cell, target) for cell, (_, target) in enumerate(programs.cells)]
+    met = [(what, cell, rank) for rank, one in enumerate(programs.programs) for what, cell in meetings(one)]
+    for at, name in enumerate(("send", "recv")):
+        assert sorted((cell, rank) for what, cell, rank in met if what == name) == [
+            (cell, ends[at]) for cell, ends in enumerate(programs.cells)
+        ]
     assert len(programs.tasks) == len(plan.batches)
 
 
 @pytest.mark.parametrize(("seed", "inputs"), CASES)
 def test_no_lane_waits_for_ever(seed: int, inputs: int) -> None:
-    """DevicePrograms that run instruction by instruction, in any order, come to their ends."""
+    """Programs that run call by call, in any order, come to their ends."""
     _, programs = programs_of(seed, inputs)
-    at = [0] * len(programs.instructions)
+    left = [meetings(one) for one in programs.programs]
     full: set[int] = set()
     moved = True
     while moved:
         moved = False
-        for rank, instructions in enumerate(programs.instructions):
-            while at[rank] < len(instructions):
-                one = instructions[at[rank]]
-                if isinstance(one, Recv) and one.cell not in full:
-                    break
-                if isinstance(one, Send):
-                    full.add(one.cell)
-                at[rank] += 1
+        for met in left:
+            while met and (met[0][0] == "send" or met[0][1] in full):
+                full.add(met.pop(0)[1])
                 moved = True
-    assert at == [len(instructions) for instructions in programs.instructions]
+    assert not any(left)
 
 
 def test_code_of_a_lane() -> None:
-    """Code is one statement an instruction; arguments of the model appear by number only."""
+    """Code is a statement a call; what text the model gives stays text, and devices are those of the program."""
     hostile = "__import__('os').system('false')"
 
     def target(x: torch.Tensor, text: str, device: torch.device) -> torch.Tensor:
@@ -94,12 +82,13 @@ def test_code_of_a_lane() -> None:
         assert device.type == "cpu"
         return x + 1
 
+    program = DeviceProgram()
     (node,) = [n for n in torch.fx.symbolic_trace(torch.nn.Identity()).graph.nodes if n.op == "placeholder"]
-    call = Call(0, node, target, [torch.ones(1), hostile, torch.device("cuda:3")], {})
-    code = device_code(
-        "x", [Begin(0), call, Send(0, 0), End(0), Free((0,))], (), ["op"], 1, torch.device("cpu"), lambda n, d: n
-    )
-    assert hostile not in code.source
+    program.op = "op"
+    made = program.call(target, (program.constant(node), hostile, program.graph.get_attr("device")))
+    program.use("send", 0, made)
+    program.graph.output(())
+    code = device_code("x", program, SimpleNamespace(device=torch.device("cpu"), constant_0=torch.ones(1)))
     given: list[tuple[int, torch.Tensor]] = []
     code.call([], None, None, lambda cell, value: given.append((cell, value)), None, None)
     assert given == [(0, torch.full((1,), 2.0))]
