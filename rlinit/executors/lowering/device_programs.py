@@ -63,13 +63,29 @@ class DeviceProgram:
         self.op = ""
 
     def call(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Node:
-        """Add a call, by the op that is at work."""
+        """Add a call, by the op that is at work.
+
+        Parameters
+        ----------
+        target
+            What is called.
+        args, kwargs
+            Nodes of the graph, and plain values in any nest.
+        """
         made = self.graph.call_function(target, args, kwargs)
         self.op_of[made.name] = self.op
         return made
 
     def use(self, name: str, *args: Any) -> Node:
-        """Add a call of one of the functions that are given."""
+        """Add a call of one of the functions that are given.
+
+        Parameters
+        ----------
+        name
+            One of `GIVEN`.
+        args
+            As for `call`.
+        """
         return self.call(operator.call, (self.given[name], *args))
 
     def constant(self, node: Node) -> Node:
