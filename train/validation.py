@@ -11,8 +11,7 @@ import torch
 from rlinit.arrays import FloatArray
 from rlinit.train.core.curriculum import batch_seed
 from rlinit.train.core.learner import Learner
-from rlinit.train.tasks.common import excess
-from rlinit.train.tasks.protocol import AnyTask, Batch
+from rlinit.train.tasks.protocol import AnyTask, Batch, excess
 
 _EQUAL = 1e-9
 """Excess over the optimum up to which a value counts as optimal."""
@@ -24,10 +23,9 @@ def validate(
     """Return the measures of each validation set by name.
 
     Greedy ones: ``reward`` (mean), ``below_reference`` (how much smaller than the heuristic's the value is, mean),
-    ``gap_to_rival`` (to what the search written by hand reaches in as many seconds of the processor, less than 0 where
-    the agent is ahead), ``gap_to_optimum`` and ``gap_to_bound`` (means over problems where known; left out where none
-    is), ``at_optimum`` (share of those with a known optimum), ``entropy``, ``ms`` a problem. With ``sampled_`` before:
-    the best of the greedy one and `samples` draws, in the seconds of both.
+    ``gap_to_optimum`` and ``gap_to_bound`` (means over problems where known; left out where none is), ``at_optimum``
+    (share of those with a known optimum), ``entropy``, ``ms`` a problem. With ``sampled_`` before: the best of the
+    greedy one and `samples` draws.
 
     Parameters
     ----------
@@ -42,29 +40,26 @@ def validate(
 def _measure(task: AnyTask, learner: Learner, batch: Batch, samples: int, seed: int) -> dict[str, float]:
     network = learner.evaluated
     with torch.no_grad():
-        started, spent = time.perf_counter(), time.process_time()
+        started = time.perf_counter()
         with learner.autocast():
-            outputs = task.forward(network, batch, learner.group.device)
+            outputs = task.forward(network, batch, learner.device)
         greedy = task.rollout(network, batch, outputs, samples=1, seed=0, greedy=True)
-        seconds, spent_s = time.perf_counter() - started, time.process_time() - spent
+        seconds = time.perf_counter() - started
         entropy = task.choices(network, batch, outputs, greedy).entropy
-        found = _compare(batch, greedy.value[:, 0], greedy.reward[:, 0], task.rival(batch, spent_s))
+        found = _compare(batch, greedy.value[:, 0], greedy.reward[:, 0])
         found["entropy"] = float(entropy.sum()) / max(1, len(entropy))
         found["ms"] = 1e3 * seconds / len(batch)
         if samples:
-            spent = time.process_time()
             drawn = task.rollout(network, batch, outputs, samples=samples, seed=batch_seed(seed, 5))
-            rival = task.rival(batch, spent_s + time.process_time() - spent)
             value = np.minimum(drawn.value.min(axis=1), greedy.value[:, 0])
             reward = np.maximum(drawn.reward.max(axis=1), greedy.reward[:, 0])
-            found |= {f"sampled_{name}": number for name, number in _compare(batch, value, reward, rival).items()}
+            found |= {f"sampled_{name}": number for name, number in _compare(batch, value, reward).items()}
     return found
 
 
-def _compare(batch: Batch, value: FloatArray, reward: FloatArray, rival: FloatArray) -> dict[str, float]:
+def _compare(batch: Batch, value: FloatArray, reward: FloatArray) -> dict[str, float]:
     found = {"reward": float(reward.mean()), "below_reference": -_mean(excess(value, batch.reference))}
-    others = ("gap_to_rival", rival), ("gap_to_optimum", batch.optimum), ("gap_to_bound", batch.bound)
-    for name, least in others:
+    for name, least in (("gap_to_optimum", batch.optimum), ("gap_to_bound", batch.bound)):
         known = np.isfinite(least)
         if known.any():
             found[name] = _mean(excess(value[known], least[known]))

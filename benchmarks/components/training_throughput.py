@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,18 +16,17 @@ import torch
 import tyro
 
 from benchmarks.record import print_table, save
-from rlinit.train.algorithms.reinforce import Minibatch, Reinforce
-from rlinit.train.core.config import TrainConfig, config_from_dict
+from rlinit.train.core.config import TrainConfig, parse
 from rlinit.train.core.curriculum import batch_seed, request
-from rlinit.train.core.data_loading import Asked, Prefetcher, make_batch
-from rlinit.train.core.distributed import Processes
+from rlinit.train.core.data_loading import batches
 from rlinit.train.core.learner import Learner
+from rlinit.train.core.reinforce import Reinforce
 from rlinit.train.tasks.protocol import AnyTask, task_class
 
 
 @dataclass(frozen=True)
 class Options:
-    """Measure the throughput of REINFORCE with a shared baseline."""
+    """Measure the throughput of REINFORCE."""
 
     task: Literal["stages", "latency"] = "stages"
     """Which agent."""
@@ -44,7 +44,7 @@ class Options:
     """Threads of torch."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Where the network is."""
-    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    precision: Literal["float32", "bfloat16"] = "float32"
     """Of forward passes."""
 
 
@@ -67,40 +67,25 @@ class Timed:
         return timed
 
 
-@dataclass(frozen=True)
-class Made:
-    """Makes the batch asked for; pickles."""
-
-    task: AnyTask
-
-    def __call__(self, asked: Asked) -> Any:
-        """Return the problems."""
-        return make_batch(self.task, None, asked)[0]
-
-
 def measure(config: TrainConfig[Any], task: AnyTask, steps: int) -> dict[str, float]:
     """Return graphs a second, by the clock and by this process's CPU time, and each part's share of the clock's."""
     warm = 5
     torch.set_num_threads(config.threads)
-    learner = Learner(task.network(0), config.optimiser, config.precision, Processes(0, 1, torch.device(config.device)))
+    learner = Learner(task.network(0), config.optimiser, config.precision, config.device)
     timed = Timed(task)
     algorithm = Reinforce(timed, learner, config.reinforce, config.samples)  # type: ignore[arg-type]
-
-    def plan(step: int) -> Asked:
-        return Asked(request(config.curriculum, 0.0, batch_seed(config.seed, 1, step)), None)
-
+    asked = (request(config.curriculum, 0.0, batch_seed(config.seed, 1, step)) for step in range(warm + steps))
     graphs, waited = 0, 0.0
-    with Prefetcher(plan, Made(task), 0, warm + steps, workers=config.workers, ahead=config.ahead) as loader:
-        batches = iter(loader)
+    with closing(batches(task, asked, config.workers, config.ahead)) as made:  # type: ignore[type-var]
         started = worked = 0.0
         for step in range(warm + steps):
             if step == warm:
                 started, worked, graphs, waited = time.perf_counter(), time.process_time(), 0, 0.0
                 timed.seconds.clear()
             before = time.perf_counter()
-            asked, batch = next(batches)
+            one, batch = next(made)
             waited += time.perf_counter() - before
-            algorithm.learn([Minibatch(step, asked.request.seed, batch)])
+            algorithm.learn(batch, step, one.seed)
             graphs += len(batch)
         seconds, worked = time.perf_counter() - started, time.process_time() - worked
     parts = {"waiting": waited, **{name: timed.seconds.get(name, 0.0) for name in ("forward", "rollout", "choices")}}
@@ -112,7 +97,7 @@ def measure(config: TrainConfig[Any], task: AnyTask, steps: int) -> dict[str, fl
 def main() -> None:
     """Measure every size and number of samples, print and write."""
     options = tyro.cli(Options)
-    base = config_from_dict({"task": options.task}, "defaults")
+    base = parse(["--task", options.task]).training
     task = task_class(options.task)(base.problem)
     rows = []
     for size in options.sizes:

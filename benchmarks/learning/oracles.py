@@ -139,8 +139,8 @@ def starts(count: int) -> list[Comparison]:
         for problem in _placements(count):
             agent = choose_for_latency(problem, "auto").agent
             assert agent is not None
-            seen, free = observe(problem), np.full(problem.num_ops, -1, np.int64)
-            drawn = play(seen.arrays, agent.logits(seen), 1.0, _STARTS, free, np.random.default_rng(1))
+            seen = observe(problem)
+            drawn = play(seen.arrays, agent.logits(seen), 1.0, _STARTS, np.random.default_rng(1))
             if not np.isfinite(drawn.value).all():
                 continue
             times = [np.repeat(start[:, None], problem.num_devices, axis=1) for start in drawn.start]

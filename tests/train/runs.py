@@ -10,23 +10,10 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from rlinit.train.core.config import (
-    ImitationConfig,
-    OptimiserConfig,
-    PPOConfig,
-    ReinforceConfig,
-    TrainConfig,
-    ValidationConfig,
-)
+from rlinit.train.core.config import OptimiserConfig, TrainConfig, ValidationConfig
 from rlinit.train.core.curriculum import CurriculumConfig
-from rlinit.train.core.distributed import Processes
 from rlinit.train.core.run_state import STATE_FILE
 from tests.train.tiny_task import TinyParams, TinyTask
-
-
-def alone() -> Processes:
-    """Return the one process of a training on the CPU."""
-    return Processes(0, 1, torch.device("cpu"))
 
 
 def tiny_config(run_dir: Path, **changes: Any) -> TrainConfig[TinyParams]:
@@ -40,10 +27,7 @@ def tiny_config(run_dir: Path, **changes: Any) -> TrainConfig[TinyParams]:
         save_every=5,
         curriculum=CurriculumConfig((6, 9), batch_nodes=200),
         optimiser=OptimiserConfig(learning_rate=3e-2),
-        reinforce=ReinforceConfig(challenge_every=4),
-        ppo=PPOConfig(batches=2, epochs=2),
-        imitation=ImitationConfig(shards=6, labels=run_dir / "labels", label_jobs=1),
-        validation=ValidationConfig(every=10, samples=4, pictures=0, small=True),
+        validation=ValidationConfig(every=10, samples=4, small=True),
     )
     return dataclasses.replace(config, **changes)
 
@@ -59,7 +43,7 @@ def tensors(run_dir: Path) -> dict[str, torch.Tensor]:
 
 
 def assert_same_state(one: Path, other: Path) -> None:
-    """Assert that two runs ended with the same weights, moments and other networks, bit by bit."""
+    """Assert that two runs ended with the same weights and moments, bit by bit."""
     ours, theirs = tensors(one), tensors(other)
     assert ours.keys() == theirs.keys()
     for name, value in ours.items():
@@ -68,7 +52,7 @@ def assert_same_state(one: Path, other: Path) -> None:
 
 def long_config(run_dir: Path) -> TrainConfig[TinyParams]:
     """Return a configuration of a training long enough to be killed in the middle."""
-    seldom = ValidationConfig(every=200, samples=4, pictures=0, small=True)
+    seldom = ValidationConfig(every=200, samples=4, small=True)
     return tiny_config(run_dir, steps=400, workers=1, validation=seldom)
 
 

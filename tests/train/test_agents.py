@@ -3,85 +3,53 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.stats import ttest_rel
 
-from rlinit.agent.stages.features import featurise
 from rlinit.arrays import FloatArray
 from rlinit.datasets.random.stage_problems import ProblemParams
-from rlinit.stages.batch import StageBatch
-from rlinit.train.core.config import OptimiserConfig, ReinforceConfig
 from rlinit.train.core.curriculum import CurriculumConfig
-from rlinit.train.tasks.stages import StageParams, StageProblems, StageTask, optimal_values
 from tests.late import late_imports
 
 with late_imports():
     import torch
 
-    from rlinit.train.algorithms.imitation import Imitation
-    from rlinit.train.algorithms.reinforce import Minibatch, Reinforce
+    from rlinit.train.core.config import OptimiserConfig, ReinforceConfig
     from rlinit.train.core.learner import Learner
+    from rlinit.train.core.reinforce import Reinforce
     from rlinit.train.loop import train
-    from tests.train.runs import alone, assert_same_state, tiny_config
+    from rlinit.train.tasks.stages import StageParams, StageProblems, StageTask
+    from tests.train.runs import assert_same_state, tiny_config
 
 
 def greedy_values(task: StageTask, learner: Learner, batch: StageProblems) -> FloatArray:
     """Return (B,) values of greedy schedules."""
     with torch.no_grad():
-        outputs = task.forward(learner.bare, batch, torch.device("cpu"))
-        return task.rollout(learner.bare, batch, outputs, samples=1, seed=0, greedy=True).value[:, 0]
-
-
-def test_overfits_eight_graphs_to_the_optimum() -> None:
-    """On eight graphs whose natural order is not optimal, imitation reaches the optimum on every one."""
-    task = StageTask(StageParams(hidden=32, layers=3))
-    drawn = task.generate(0, 30, 200)
-    optimum = optimal_values(drawn.problems)
-    hard = np.flatnonzero(drawn.reference > 1.004 * optimum)[:8]
-    assert len(hard) == 8
-    problems = StageBatch.join([StageBatch.of_problem(drawn.problems.problem(g)) for g in hard])
-    features, reference = featurise(problems)
-    batch = StageProblems(problems, features, reference, optimum[hard], optimum[hard])
-    labels = task.label(batch)
-    learner = Learner(task.network(0), OptimiserConfig(learning_rate=1e-2), "float32", alone())
-    assert (greedy_values(task, learner, batch) > 1.004 * batch.optimum).all()
-    algorithm = Imitation(task, learner)
-    for step in range(200):
-        algorithm.learn([Minibatch(step, step, batch, labels)])
-    assert np.allclose(greedy_values(task, learner, batch), batch.optimum, rtol=1e-9)
+        outputs = task.forward(learner.network, batch, torch.device("cpu"))
+        return task.rollout(learner.network, batch, outputs, samples=1, seed=0, greedy=True).value[:, 0]
 
 
 def test_trained_is_better_than_untrained_on_unseen_graphs() -> None:
     """After seconds of REINFORCE greedy values of unseen graphs fall by more than chance would explain."""
     kind = ProblemParams(memory_share=0.0, cache_share=0.0, draws=8)
     task = StageTask(StageParams(hidden=32, layers=3, draw=kind))
-    learner = Learner(task.network(0), OptimiserConfig(learning_rate=3e-3), "float32", alone())
+    learner = Learner(task.network(0), OptimiserConfig(learning_rate=3e-3), "float32", "cpu")
     unseen = task.generate(10**6, 30, 300)
     before = greedy_values(task, learner, unseen)
     assert np.allclose(before, unseen.reference, rtol=1e-9)
     algorithm = Reinforce(task, learner, ReinforceConfig(), 16)
     batches = [task.generate(seed, 30, 64) for seed in range(16)]
     for step in range(100):
-        algorithm.learn([Minibatch(step, step, batches[step % 16])])
+        algorithm.learn(batches[step % 16], step, step)
     gain = 1.0 - greedy_values(task, learner, unseen) / unseen.reference
     assert gain.mean() > 0.004
     assert ttest_rel(gain, np.zeros(len(gain)), alternative="greater").pvalue < 1e-3
-
-
-class StoppingTask(StageTask):
-    """Sends this process SIGTERM at the sixth forward pass."""
-
-    calls = 0
-
-    def forward(self, network: torch.nn.Module, batch: StageProblems, device: torch.device) -> torch.Tensor:
-        self.calls += 1
-        if self.calls == 6:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return super().forward(network, batch, device)
 
 
 def test_stage_agent_resumes_to_the_same_bits(tmp_path: Path) -> None:
@@ -91,6 +59,15 @@ def test_stage_agent_resumes_to_the_same_bits(tmp_path: Path) -> None:
     whole = tiny_config(tmp_path / "whole", problem=params, steps=8, curriculum=small)
     assert train(whole, StageTask(params)).done
     broken = dataclasses.replace(whole, run_dir=tmp_path / "broken")
-    assert not train(broken, StoppingTask(params)).done
+    stopping, calls = StageTask(params), itertools.count(1)
+    forward = stopping.forward
+
+    def stop_at_the_sixth(*given: Any) -> Any:
+        if next(calls) == 6:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return forward(*given)
+
+    stopping.forward = stop_at_the_sixth  # type: ignore[assignment]
+    assert not train(broken, stopping).done
     assert train(broken, StageTask(params), resume=True).done
     assert_same_state(whole.run_dir, broken.run_dir)

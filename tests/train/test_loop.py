@@ -18,7 +18,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from rlinit.agent.network.checkpoint import load_checkpoint
 from rlinit.errors import InvalidConfig, TrainingFailure
-from rlinit.train.core.config import ReinforceConfig, ValidationConfig
+from rlinit.train.core.config import ValidationConfig
 from rlinit.train.core.curriculum import batch_seed
 from tests.late import late_imports
 from tests.train.tiny_task import TinyBatch, TinyParams, TinyTask
@@ -47,14 +47,9 @@ class StoppingTask(TinyTask):
         return super().forward(network, batch, device)
 
 
-@pytest.mark.parametrize("algorithm", ["reinforce", "greedy", "ppo", "imitation"])
-def test_resumed_run_equals_an_unbroken_one(tmp_path: Path, algorithm: str) -> None:
+def test_resumed_run_equals_an_unbroken_one(tmp_path: Path) -> None:
     """Stopped by SIGTERM in the middle and resumed, a run ends with the same bits and the same measures."""
     config = tiny_config(tmp_path / "whole")
-    if algorithm == "greedy":
-        config = dataclasses.replace(config, reinforce=ReinforceConfig(baseline="greedy", challenge_every=3))
-    else:
-        config = dataclasses.replace(config, algorithm=algorithm)  # type: ignore[arg-type]
     whole = train(config, TASK)
     broken = dataclasses.replace(config, run_dir=tmp_path / "broken")
     stopped = train(broken, StoppingTask(TinyParams(), 13))
@@ -68,19 +63,6 @@ def test_resumed_run_equals_an_unbroken_one(tmp_path: Path, algorithm: str) -> N
         whole.best_step,
     )
     assert_same_state(config.run_dir, broken.run_dir)
-
-
-def test_labels_are_made_once(tmp_path: Path) -> None:
-    """Labels can be made alone, and training then learns from them without making any again."""
-    config = tiny_config(tmp_path, algorithm="imitation")
-    only = dataclasses.replace(config, imitation=dataclasses.replace(config.imitation, labels_only=True))
-    assert train(only, TASK).step == 0
-    shards = sorted(config.imitation.labels.rglob("*.npz"))
-    made = [path.stat().st_mtime_ns for path in shards]
-    assert len(shards) == 6
-    ended = train(config, TASK)
-    assert ended.history[-1]["measures"]["jobs-8"]["reward"] > ended.history[0]["measures"]["jobs-8"]["reward"]
-    assert made == [path.stat().st_mtime_ns for path in shards]
 
 
 def saved_step(folder: Path) -> int:
@@ -131,15 +113,6 @@ def test_nan_stops_training_and_says_where(tmp_path: Path) -> None:
     assert resumed.done
 
 
-def test_patience_ends_training_early(tmp_path: Path) -> None:
-    """Without a better score for as many validations as patience, training ends, done."""
-    config = tiny_config(tmp_path, steps=400, validation=ValidationConfig(every=5, samples=0, patience=3, pictures=0))
-    ended = train(config, TASK)
-    assert ended.done
-    assert ended.step < 400
-    assert ended.step == ended.best_step + 15
-
-
 def test_time_limit_ends_training(tmp_path: Path) -> None:
     """Training ends when its minutes are over, done, with a report."""
     ended = train(tiny_config(tmp_path, steps=10**6, minutes=0.01), TASK)
@@ -176,10 +149,10 @@ def test_cuda_that_is_absent_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_run_can_be_watched_and_leaves_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Curves, pictures, hyperparameters, embeddings, best checkpoint with card, and report are all there."""
-    config = tiny_config(tmp_path, validation=ValidationConfig(every=10, samples=4, pictures=1, small=True))
+    """Curves, best checkpoint with card, and report are all there."""
+    config = tiny_config(tmp_path, validation=ValidationConfig(every=10, samples=4, small=True))
     progress: Progress = train(config, TASK, command="python train/run.py --smoke")
-    events = EventAccumulator(str(tmp_path / "tensorboard"), size_guidance={"images": 0, "scalars": 0})
+    events = EventAccumulator(str(tmp_path / "tensorboard"), size_guidance={"scalars": 0})
     events.Reload()
     tags = events.Tags()
     for name in (
@@ -190,27 +163,18 @@ def test_a_run_can_be_watched_and_leaves_a_report(tmp_path: Path, capsys: pytest
         "speed/graphs_per_s",
         "validation_gap_to_optimum/jobs-8",
         "validation_at_optimum/jobs-8",
-        "validation_gap_to_rival/jobs-8",
         "validation_entropy/jobs-20",
         "validation_gap_to_bound/jobs-20",
     ):
         assert name in tags["scalars"], name
     assert [event.step for event in events.Scalars("validation_reward/jobs-8")] == [0, 10, 20]
-    assert len(events.Images("schedule/problem-0")) == 3
-    assert "_hparams_/session_start_info" in events.summary_metadata
-    assert (tmp_path / "pictures" / "problem-0-step-0000010.png").stat().st_size > 1000
-    assert "nodes" in (tmp_path / "tensorboard" / "projector_config.pbtxt").read_text()
     card = load_checkpoint(tmp_path / "best.safetensors").card
     assert card.training["command"] == "python train/run.py --smoke"
     assert card.quality["jobs-8"]["gap_to_optimum"] < 0.1
     report = (tmp_path / "report.md").read_text()
     assert f"step {progress.best_step}" in report
     assert "| jobs-20 |" in report
-    printed = capsys.readouterr()
-    for title in ("gain", "gap to rival", "at optimum"):
+    printed = capsys.readouterr().err
+    for title in ("gain", "at optimum", "| jobs-20 |"):
         assert title in report
-        assert title.split()[-1] in printed.err + printed.out  # a title may take two lines
-    assert card.quality["jobs-8"]["gap_to_rival"] == pytest.approx(
-        (1 + card.quality["jobs-8"]["gap_to_optimum"]) / 2 - 1
-    )
-    assert "jobs-20" in printed.err + printed.out
+        assert title in printed

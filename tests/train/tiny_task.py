@@ -13,10 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-import rlinit
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.plan import Plan
-from rlinit.train.tasks.protocol import Labels
 
 
 @dataclass(frozen=True)
@@ -91,12 +88,6 @@ class TinyTask:
     def validation(self, *, small: bool) -> Mapping[str, TinyBatch]:
         return {"jobs-8": self.generate(10**9, 8, 32), "jobs-20": self.generate(10**9 + 1, 20, 8)}
 
-    def label(self, batch: TinyBatch) -> Labels:
-        return {"order": np.argsort(-batch.weight / batch.time, axis=1, kind="stable").astype(np.int32)}
-
-    def rival(self, batch: TinyBatch, seconds: float) -> FloatArray:
-        return batch.optimum * 2.0 if seconds > 0 else batch.reference
-
     def network(self, seed: int) -> Any:
         import torch
         from torch import nn
@@ -139,28 +130,6 @@ class TinyTask:
         entropy = -(log_prob.exp() * log_prob).sum(3)
         trajectory = torch.arange(problems * samples).repeat_interleave(n)
         return Choices(log_prob.diagonal(dim1=2, dim2=3).reshape(-1), entropy.reshape(-1), trajectory)
-
-    def imitation_loss(self, network: Any, batch: TinyBatch, outputs: Any, labels: Labels) -> Any:
-        order = labels["order"].astype(np.int64)[:, None]
-        choices = self.choices(network, batch, outputs, TinyPlayed(order, np.zeros(0), np.zeros(0)))
-        return -choices.log_prob.sum() / len(batch)
-
-    def plan(self, batch: TinyBatch, played: TinyPlayed, problem: int, sample: int) -> Plan:
-        order = played.order[problem, sample]
-        edges = np.stack([np.arange(len(order) - 1), np.arange(1, len(order))], axis=1)
-        graph = rlinit.Graph(
-            names=tuple(map(str, order)),
-            kinds=("",) * len(order),
-            edges=edges,
-            param_bytes=batch.time[problem, order],
-            out_bytes=np.ones(len(order)),
-            flops=np.ones(len(order)),
-        )
-        return rlinit.schedule(graph, rlinit.Hardware.edge_tpus(2), objective="memory", method="natural")
-
-    def embeddings(self, batch: TinyBatch, outputs: Any) -> tuple[FloatArray, list[str]] | None:
-        points = np.stack([batch.time.ravel(), batch.weight.ravel()], axis=1)
-        return points, [str(v) for v in range(len(points))]
 
     def export(self, network: Any, path: Path, card: Mapping[str, Any]) -> None:
         from rlinit.agent.network.checkpoint import Card, save_checkpoint

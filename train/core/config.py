@@ -1,14 +1,16 @@
-"""The configuration of a training run: frozen dataclasses, read from TOML, every field a flag of the command line."""
+"""The configuration of a training run: frozen dataclasses; every field is a flag, and a key of a file."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import tomllib
-import types
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+import tyro
 
 from rlinit.errors import InvalidConfig
 from rlinit.train.core.curriculum import CurriculumConfig
@@ -16,6 +18,15 @@ from rlinit.train.tasks.fields import require, require_share
 from rlinit.train.tasks.protocol import NetworkName, TaskName, task_class
 
 P = TypeVar("P")
+
+SMOKE: Mapping[str, Any] = {
+    "steps": 12,
+    "log_every": 2,
+    "save_every": 6,
+    "curriculum": {"batch_nodes": 480},
+    "validation": {"every": 6, "samples": 4, "small": True},
+}
+"""What ``--smoke`` sets: a run that walks through everything in well under a minute."""
 
 
 @dataclass(frozen=True)
@@ -47,59 +58,15 @@ class OptimiserConfig:
 
 @dataclass(frozen=True)
 class ReinforceConfig:
-    """REINFORCE: what a trajectory's reward is held against."""
+    """REINFORCE: a trajectory's reward is held against the mean of the problem's other trajectories (POMO)."""
 
-    baseline: Literal["shared", "greedy"] = "shared"
-    """shared: the mean of the problem's other trajectories (POMO). greedy: what the best network so far gets when it
-    plays greedily."""
-    challenge_every: int = 100
-    """For greedy: steps between challenges of that network by the current one."""
     entropy_weight: float = 0.01
     """Weight of the mean entropy of choices, which keeps the agent exploring."""
     normalise: bool = True
-    """Divide advantages by their standard deviation over the batch."""
+    """Divide advantages by their size over the batch."""
 
     def __post_init__(self) -> None:
-        require(self.challenge_every >= 1, "reinforce.challenge_every", self.challenge_every, "at least 1")
         require(self.entropy_weight >= 0, "reinforce.entropy_weight", self.entropy_weight, "at least 0")
-
-
-@dataclass(frozen=True)
-class PPOConfig:
-    """Proximal policy optimisation: several clipped updates from the same trajectories, shared baseline."""
-
-    clip: float = 0.2
-    """Probability ratios count up to this far from 1."""
-    epochs: int = 3
-    """Updates from each batch of trajectories."""
-    batches: int = 2
-    """Batches played before updating."""
-    entropy_weight: float = 0.01
-    """Weight of the mean entropy of choices."""
-
-    def __post_init__(self) -> None:
-        require(self.clip > 0, "ppo.clip", self.clip, "more than 0")
-        require(self.epochs >= 1, "ppo.epochs", self.epochs, "at least 1")
-        require(self.batches >= 1, "ppo.batches", self.batches, "at least 1")
-        require(self.entropy_weight >= 0, "ppo.entropy_weight", self.entropy_weight, "at least 0")
-
-
-@dataclass(frozen=True)
-class ImitationConfig:
-    """Imitation of exact labels, which are made once and cached in shards, one shard a batch."""
-
-    shards: int = 200
-    """Shards to learn from; training goes round them in an order that changes every time."""
-    labels: Path = Path("runs/labels")
-    """Folder of the cache; runs with the same task, problem, curriculum and seed share shards."""
-    label_jobs: int = 2
-    """Processes that make labels."""
-    labels_only: bool = False
-    """Make the labels and stop."""
-
-    def __post_init__(self) -> None:
-        require(self.shards >= 1, "imitation.shards", self.shards, "at least 1")
-        require(self.label_jobs >= 1, "imitation.label_jobs", self.label_jobs, "at least 1")
 
 
 @dataclass(frozen=True)
@@ -110,17 +77,12 @@ class ValidationConfig:
     """Steps between validations."""
     samples: int = 16
     """Trajectories drawn for each problem, of which the best counts; 0: greedy only."""
-    patience: int = 0
-    """Stop after so many validations in a row without a better score; 0: never."""
-    pictures: int = 2
-    """Problems of the first validation set drawn at every validation."""
     small: bool = False
     """Small validation sets, for trying things out."""
 
     def __post_init__(self) -> None:
         require(self.every >= 1, "validation.every", self.every, "at least 1")
-        for name in ("samples", "patience", "pictures"):
-            require(getattr(self, name) >= 0, f"validation.{name}", getattr(self, name), "at least 0")
+        require(self.samples >= 0, "validation.samples", self.samples, "at least 0")
 
 
 @dataclass(frozen=True)
@@ -133,8 +95,6 @@ class TrainConfig(Generic[P]):
     """stages (memory, pipeline) or latency."""
     network: NetworkName = "oneshot"
     """The architecture."""
-    algorithm: Literal["imitation", "reinforce", "ppo"] = "reinforce"
-    """How to learn."""
     run_dir: Path = Path("runs/latest")
     """Folder for everything the run writes."""
     seed: int = 0
@@ -149,10 +109,10 @@ class TrainConfig(Generic[P]):
     """Start from these weights: another run's folder (its last average) or a checkpoint (its best.safetensors)."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Where the network lives. cuda is an error where there is none."""
-    precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Arithmetic of the network's forward pass; float16 scales the loss."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Arithmetic of the network's forward pass."""
     threads: int = 1
-    """Threads of torch in each process; more than one gives up bit-identical repetition."""
+    """Threads of torch; more than one gives up bit-identical repetition."""
     workers: int = 1
     """Processes that generate problems ahead of training; 0: generate in the training process."""
     ahead: int = 4
@@ -164,91 +124,117 @@ class TrainConfig(Generic[P]):
     curriculum: CurriculumConfig = field(default_factory=CurriculumConfig)
     optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
     reinforce: ReinforceConfig = field(default_factory=ReinforceConfig)
-    ppo: PPOConfig = field(default_factory=PPOConfig)
-    imitation: ImitationConfig = field(default_factory=ImitationConfig)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
 
     def __post_init__(self) -> None:
-        for name, least in (("steps", 1), ("samples", 1), ("threads", 1), ("workers", 0), ("ahead", 1)):
-            require(getattr(self, name) >= least, name, getattr(self, name), f"at least {least}")
-        for name in ("log_every", "save_every"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        least = {"samples": 2, "workers": 0}
+        for name in ("steps", "samples", "threads", "workers", "ahead", "log_every", "save_every"):
+            at_least = least.get(name, 1)
+            require(getattr(self, name) >= at_least, name, getattr(self, name), f"at least {at_least}")
         require(0 <= self.seed < 2**62, "seed", self.seed, "0 <= seed < 2**62")
         require(self.minutes is None or self.minutes > 0, "minutes", self.minutes, "more than 0")
-        require(
-            self.precision != "float16" or self.device == "cuda", "precision", self.precision, "float16 on cuda only"
-        )
-        if self.algorithm != "imitation" and (self.algorithm == "ppo" or self.reinforce.baseline == "shared"):
-            require(self.samples >= 2, "samples", self.samples, "at least 2 for a shared baseline")
 
 
-def smoke(config: TrainConfig[P]) -> TrainConfig[P]:
-    """Return a configuration that walks through everything the given one does in well under a minute."""
-    curriculum = dataclasses.replace(config.curriculum, batch_nodes=min(config.curriculum.batch_nodes, 16 * 30))
-    return dataclasses.replace(
-        config,
-        steps=min(config.steps, 12),
-        curriculum=curriculum,
-        log_every=2,
-        save_every=6,
-        validation=dataclasses.replace(
-            config.validation, every=6, samples=min(config.validation.samples, 4), small=True
-        ),
-        imitation=dataclasses.replace(config.imitation, shards=min(config.imitation.shards, 4)),
-    )
+@dataclass(frozen=True)
+class Command(Generic[P]):
+    """Train an agent."""
+
+    training: Annotated[TrainConfig[P], tyro.conf.arg(name="")]
+    config: Path | None = None
+    """Read the configuration from this .toml or .json file; flags override it."""
+    resume: Path | None = None
+    """Go on with the run in this folder, with its configuration; only steps, minutes and the like may change."""
+    smoke: bool = False
+    """Begin from a dozen small steps, to see that everything works; other flags override what it sets."""
 
 
-def read_config(path: Path, task: str | None = None, network: str | None = None) -> TrainConfig[Any]:
-    """Return the configuration in a .toml or .json file; `task` and `network` override the file's.
+@dataclass(frozen=True)
+class _First:
+    """The flags that the meaning of the others depends on."""
+
+    task: str = "stages"
+    network: str = "oneshot"
+    config: Path | None = None
+    resume: Path | None = None
+    smoke: bool = False
+
+
+def parse(given: Sequence[str]) -> Command[Any]:
+    """Return the command: file or resumed run first, what `--smoke` sets over it, and all other flags over that.
+
+    Exits with code 2 where a flag, or a key of the file, is none, or has a value of another type.
 
     Parameters
     ----------
-    path
-        A ``.json`` file, else TOML.
-    task, network
-        In place of the file's; None: the file's.
+    given
+        Flags of the command line.
 
     Raises
     ------
     InvalidConfig
-        The file cannot be read, has a key that is no field, or a value of the wrong type or out of range.
+        The file cannot be read, there is no such task or network, or a value is out of range.
     """
+    first = _first(given)
+    path = first.config if first.resume is None else first.resume / "config.json"
+    filed = [] if path is None else flags_of(_read(path))
+    if first.resume is not None:
+        filed += ["--run-dir", str(first.resume)]
+    flags = [*filed, *(flags_of(SMOKE) if first.smoke else []), *given]
+    first = _first(flags)
+    try:
+        params = task_class(first.task, first.network).params_class
+    except ValueError as problem:
+        raise InvalidConfig(str(problem)) from None
+    default = TrainConfig(params(), run_dir=Path("runs") / f"{first.task}-{first.network}")
+    generic: Any = Command
+    found: Command[Any] = tyro.cli(generic[params], args=flags, default=Command(default), prog="train/run.py")
+    return found
+
+
+def _first(flags: Sequence[str]) -> _First:
+    known = [flag for flag in flags if flag not in ("-h", "--help")]
+    found: _First = tyro.cli(_First, args=known, return_unknown_args=True)[0]
+    return found
+
+
+def read_config(path: Path) -> TrainConfig[Any]:
+    """Return the configuration in a ``.json`` or TOML file; see `parse`."""
+    return parse(["--config", str(path)]).training
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
-        data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        found: dict[str, Any] = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (OSError, ValueError) as problem:
         raise InvalidConfig(f"cannot read {path}: {problem}") from problem
-    for name, value in (("task", task), ("network", network)):
-        if value is not None:
-            data[name] = value
-    return config_from_dict(data, str(path))
+    return found
 
 
-def config_from_dict(data: dict[str, Any], source: str) -> TrainConfig[Any]:
-    """Return the configuration that plain data describe; fields left out have their defaults.
+def flags_of(data: Mapping[str, Any], where: str = "") -> list[str]:
+    """Return the flags of the command line that plain data stand for.
 
     Parameters
     ----------
     data
         Plain data, nested as the configuration is.
-    source
-        What messages call them: a path, as a rule.
-
-    Raises
-    ------
-    InvalidConfig
-        A key that is no field, a value of the wrong type or out of range, or an unknown task or network.
+    where
+        What their names begin with.
     """
-    try:
-        params = task_class(data.get("task", "stages"), data.get("network", "oneshot")).params_class
-    except ValueError as problem:
-        raise InvalidConfig(f"{source}: {problem}") from None
-    found: TrainConfig[Any] = _build(TrainConfig, {"problem": {}, **data}, source, "", {P: params})
-    return found
+    flags: list[str] = []
+    for key, value in data.items():
+        name = key.replace("_", "-")
+        if isinstance(value, Mapping):
+            flags += flags_of(value, f"{where}{name}.")
+        elif isinstance(value, bool):
+            flags.append(f"--{where}{name if value else f'no-{name}'}")
+        else:
+            flags += [f"--{where}{name}", *map(str, value if isinstance(value, (list, tuple)) else [value])]
+    return flags
 
 
 def config_to_dict(config: object) -> dict[str, Any]:
-    """Return a configuration as plain data that JSON and `config_from_dict` take; fields that are None are left out."""
+    """Return a configuration as plain data that JSON and `flags_of` take; fields that are None are left out."""
     return {
         entry.name: _plain(getattr(config, entry.name))
         for entry in dataclasses.fields(config)  # type: ignore[arg-type]
@@ -259,48 +245,4 @@ def config_to_dict(config: object) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return config_to_dict(value)
-    if isinstance(value, (tuple, list)):
-        return [_plain(entry) for entry in value]
     return str(value) if isinstance(value, Path) else value
-
-
-def _build(kind: Any, data: Any, source: str, where: str, known: dict[Any, type]) -> Any:
-    """Return `data` as a value of type `kind`; `known` says what type variables stand for."""
-    kind = known.get(kind, kind)
-    if dataclasses.is_dataclass(kind):
-        if not isinstance(data, dict):
-            raise InvalidConfig(f"{source}: {where} is {data!r}; expected a table")
-        hints = get_type_hints(kind)
-        names = [entry.name for entry in dataclasses.fields(kind)]
-        for key in data:
-            if key not in names:
-                raise InvalidConfig(
-                    f"{source}: there is no {where + '.' if where else ''}{key}; known: {', '.join(names)}"
-                )
-        given = {
-            key: _build(hints[key], value, source, f"{where}.{key}" if where else key, known)
-            for key, value in data.items()
-        }
-        return kind(**given)  # type: ignore[operator]
-    wrong = InvalidConfig(f"{source}: {where} is {data!r}; expected {getattr(kind, '__name__', None) or kind}")
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin is Literal:
-        if data not in arguments:
-            raise InvalidConfig(f"{source}: {where} is {data!r}; expected one of {', '.join(map(str, arguments))}")
-        return data
-    if origin in (Union, types.UnionType):
-        if data is None and type(None) in arguments:
-            return None
-        (kind,) = [argument for argument in arguments if argument is not type(None)]
-        return _build(kind, data, source, where, known)
-    if origin is tuple:
-        if not isinstance(data, (list, tuple)):
-            raise wrong
-        return tuple(_build(arguments[0], entry, source, f"{where}[{at}]", known) for at, entry in enumerate(data))
-    if kind is Path and isinstance(data, str):
-        return Path(data)
-    if kind is float and isinstance(data, (int, float)) and not isinstance(data, bool):
-        return float(data)
-    if not isinstance(data, kind) or (kind is int and isinstance(data, bool)):
-        raise wrong
-    return data

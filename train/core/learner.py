@@ -12,13 +12,6 @@ from torch.optim.swa_utils import AveragedModel
 
 from rlinit.errors import TrainingFailure
 from rlinit.train.core.config import OptimiserConfig
-from rlinit.train.core.distributed import Processes
-from rlinit.train.tasks.common import unwrap
-
-_PRECISION = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-_SKIPS = 50
-"""float16 updates in a row that may be skipped while the loss's scale is sought; the scale halves at each."""
 
 
 def rate_share(config: OptimiserConfig, progress: float) -> float:
@@ -48,44 +41,47 @@ class Learner:
     Parameters
     ----------
     network
-        Moved to the processes' device, and wrapped where there are several.
+        Moved to the device.
     config
         Optimiser.
     precision
-        ``float32``, ``bfloat16`` or ``float16``: autocast of forward passes. Weights stay float32.
-    group
-        The processes that train together.
+        ``float32`` or ``bfloat16``: autocast of forward passes. Weights stay float32.
+    device
+        ``cpu`` or ``cuda``.
+
+    Raises
+    ------
+    TrainingFailure
+        cuda is asked for and absent.
     """
 
-    def __init__(self, network: nn.Module, config: OptimiserConfig, precision: str, group: Processes) -> None:
+    def __init__(self, network: nn.Module, config: OptimiserConfig, precision: str, device: str) -> None:
+        if device == "cuda" and not torch.cuda.is_available():
+            raise TrainingFailure(
+                "device is cuda, but torch finds no usable GPU here; pass --device cpu, or install a torch built "
+                f"for CUDA (this one is {torch.__version__})"
+            )
         self.config = config
-        self.group = group
-        self.network = group.wrap(network.to(group.device))
+        self.device = torch.device(device)
+        self.network = network.to(self.device)
         self.optimiser = torch.optim.AdamW(
             self.network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
         )
-        self.dtype = _PRECISION[precision]
-        self.scaler = torch.amp.GradScaler(group.device.type, enabled=precision == "float16")
-        self.skipped = 0
+        self.halved = precision == "bfloat16"
         self.average: AveragedModel | None = None
         if config.average > 0:
-            self.average = AveragedModel(self.bare, avg_fn=partial(_averaged, config.average))
-
-    @property
-    def bare(self) -> nn.Module:
-        """The network itself, not wrapped."""
-        return unwrap(self.network)
+            self.average = AveragedModel(self.network, avg_fn=partial(_averaged, config.average))
 
     @property
     def evaluated(self) -> nn.Module:
         """The network that is validated and kept: the average of the weights, which wobbles less than they."""
         if self.average is None or int(self.average.n_averaged) == 0:
-            return self.bare
+            return self.network
         return self.average.module
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return the context of forward passes."""
-        return torch.autocast(self.group.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32)
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.halved)
 
     def set_rate(self, progress: float) -> float:
         """Set and return the learning rate at `progress`."""
@@ -112,19 +108,13 @@ class Learner:
         if not bool(torch.isfinite(loss)):
             raise TrainingFailure(_diverged("loss", float(loss.detach()), step, seed))
         self.optimiser.zero_grad(set_to_none=True)
-        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-        self.scaler.unscale_(self.optimiser)
+        loss.backward()  # type: ignore[no-untyped-call]
         norm = float(nn.utils.clip_grad_norm_(self.network.parameters(), self.config.max_grad_norm))
-        if math.isfinite(norm):
-            self.skipped = 0
-        elif not self.scaler.is_enabled() or self.skipped >= _SKIPS:
+        if not math.isfinite(norm):
             raise TrainingFailure(_diverged("gradient's norm", norm, step, seed))
-        else:
-            self.skipped += 1
-        self.scaler.step(self.optimiser)
-        self.scaler.update()
+        self.optimiser.step()
         if self.average is not None:
-            self.average.update_parameters(self.bare)
+            self.average.update_parameters(self.network)
         return norm
 
 

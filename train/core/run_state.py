@@ -1,8 +1,8 @@
 """The full state of a run in one file, written atomically: a kill or a full disk leaves the one before.
 
-``state.safetensors`` holds the weights (``network.``), their average, the optimiser's moments (``optimiser.``), other
-networks of the algorithm, and in its header everything that is not a tensor: step, seconds, best score, scaler,
-history. There is no other random state: everything random derives from (seed, step).
+``state.safetensors`` holds the weights (``network.``), their average (``average.``), the optimiser's moments
+(``optimiser.``), and in its header everything that is not a tensor: step, seconds, best score, history. There is no
+other random state: everything random derives from (seed, step).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rlinit.errors import CheckpointError, TrainingFailure
 from rlinit.files import write_atomically
 from rlinit.train.core.learner import Learner
 
-FORMAT = 1
+FORMAT = 2
 STATE_FILE = "state.safetensors"
 
 
@@ -36,9 +36,9 @@ class Progress:
     step
         Steps done.
     seconds, graphs
-        Time spent and problems learnt from (by all processes), over all sittings.
-    best, best_step, since
-        The best score, the step it was reached at, and the validations since.
+        Time spent and problems learnt from, over all sittings.
+    best, best_step
+        The best score, and the step it was reached at.
     done
         Whether the run has ended as it should.
     history
@@ -50,20 +50,18 @@ class Progress:
     graphs: int = 0
     best: float = -math.inf
     best_step: int = -1
-    since: int = 0
     done: bool = False
     history: list[dict[str, Any]] = field(default_factory=list)
 
     def is_best(self, score: float) -> bool:
         """Take a new score in; return whether it is better than all before."""
-        if score > self.best:
-            self.best, self.best_step, self.since = score, self.step, 0
-            return True
-        self.since += 1
-        return False
+        better = score > self.best
+        if better:
+            self.best, self.best_step = score, self.step
+        return better
 
 
-def save_state(folder: Path, learner: Learner, others: dict[str, nn.Module], progress: Progress) -> None:
+def save_state(folder: Path, learner: Learner, progress: Progress) -> None:
     """Write the full state into a run's folder.
 
     Parameters
@@ -71,9 +69,7 @@ def save_state(folder: Path, learner: Learner, others: dict[str, nn.Module], pro
     folder
         Of the run.
     learner
-        Network, average, optimiser and scaler.
-    others
-        Further networks of the algorithm, by name.
+        Network, average and optimiser.
     progress
         How far the run is.
 
@@ -82,8 +78,8 @@ def save_state(folder: Path, learner: Learner, others: dict[str, nn.Module], pro
     TrainingFailure
         The file cannot be written (a full disk, say); the state saved before is still there.
     """
-    tensors = {f"network.{name}": value for name, value in learner.bare.state_dict().items()}
-    for key, module in _with_average(learner, others).items():
+    tensors: dict[str, Tensor] = {}
+    for key, module in _networks(learner).items():
         tensors |= {f"{key}.{name}": value for name, value in module.state_dict().items()}
     optimiser = learner.optimiser.state_dict()
     for index, moments in optimiser["state"].items():
@@ -93,8 +89,6 @@ def save_state(folder: Path, learner: Learner, others: dict[str, nn.Module], pro
         "format": FORMAT,
         "progress": asdict(progress),
         "param_groups": optimiser["param_groups"],
-        "scaler": learner.scaler.state_dict(),
-        "skipped": learner.skipped,
     }
     path = folder / STATE_FILE
     try:
@@ -106,8 +100,8 @@ def save_state(folder: Path, learner: Learner, others: dict[str, nn.Module], pro
         ) from problem
 
 
-def load_state(folder: Path, learner: Learner, others: dict[str, nn.Module]) -> Progress:
-    """Put a run's full state back into a learner and the algorithm's other networks.
+def load_state(folder: Path, learner: Learner) -> Progress:
+    """Put a run's full state back into a learner.
 
     Parameters
     ----------
@@ -115,18 +109,15 @@ def load_state(folder: Path, learner: Learner, others: dict[str, nn.Module]) -> 
         Of the run.
     learner
         Of the architecture that was saved; is filled.
-    others
-        Further networks of the algorithm, by name; are filled.
 
     Raises
     ------
     CheckpointError
-        There is no state, it is damaged, of a newer format, or of another architecture or algorithm.
+        There is no state, it is damaged, of a newer format, or of another architecture.
     """
     path = folder / STATE_FILE
     tensors, about = _read(path)
-    _fill(learner.bare, "network", tensors, path)
-    for key, module in _with_average(learner, others).items():
+    for key, module in _networks(learner).items():
         _fill(module, key, tensors, path)
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
@@ -137,13 +128,11 @@ def load_state(folder: Path, learner: Learner, others: dict[str, nn.Module]) -> 
         learner.optimiser.load_state_dict({"state": state, "param_groups": about["param_groups"]})
     except ValueError as problem:
         raise CheckpointError(f"{path} is the state of another optimiser: {problem}") from problem
-    learner.scaler.load_state_dict(about["scaler"])
-    learner.skipped = about["skipped"]
     return Progress(**about["progress"])
 
 
-def _with_average(learner: Learner, others: dict[str, nn.Module]) -> dict[str, nn.Module]:
-    return others if learner.average is None else {**others, "average": learner.average}
+def _networks(learner: Learner) -> dict[str, nn.Module]:
+    return {"network": learner.network} | ({} if learner.average is None else {"average": learner.average})
 
 
 def load_weights(source: Path, network: nn.Module) -> None:
@@ -179,8 +168,8 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no iterator)
     except (SafetensorError, OSError, KeyError, ValueError) as problem:
         raise CheckpointError(f"{path} is not the state of a training run, or is damaged: {problem}") from problem
-    if about.get("format", 0) > FORMAT:
-        raise CheckpointError(f"{path} has format {about['format']}; this version reads up to {FORMAT}")
+    if about.get("format") != FORMAT:
+        raise CheckpointError(f"{path} has format {about.get('format')}; this version reads {FORMAT}")
     for name, value in tensors.items():
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise CheckpointError(f"{path}: {name} holds values that are not finite")

@@ -6,13 +6,18 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
+from rlinit.agent.network.checkpoint import Card, save_checkpoint
 from rlinit.agent.network.config import OneShotConfig
+from rlinit.agent.network.encoder import FeatureTensors
 from rlinit.agent.network.graph_features import GraphFeatures, join
+from rlinit.agent.network.oneshot_torch import OneShot
 from rlinit.agent.placements.features import (
     DEVICE_FEATURES,
     LATE_WEIGHT,
@@ -22,6 +27,7 @@ from rlinit.agent.placements.features import (
     late_weights,
     observe,
 )
+from rlinit.agent.placements.log_prob import choice_lists, log_probabilities
 from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
 from rlinit.datasets.random.placement_problems import (
@@ -35,14 +41,9 @@ from rlinit.exact.placements.milp.solve import solve_placement_milp
 from rlinit.kernels.policy.rollout_arrays import Policy, RolloutArrays, RolloutTrace
 from rlinit.kernels.policy.rollouts import play
 from rlinit.placements.arrays import join_problems
-from rlinit.placements.problem import Placement, PlacementProblem
-from rlinit.plan import Plan
+from rlinit.placements.problem import PlacementProblem
 from rlinit.train.tasks.fields import require, require_share
-from rlinit.train.tasks.protocol import Choices, Labels, budgets_by_work, unpadded
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
+from rlinit.train.tasks.protocol import Choices
 
 _UNPLACED = -1.0
 """Reward of a schedule in which some op fits nowhere."""
@@ -72,13 +73,11 @@ class PlacementTaskParams:
     """Share of problems that are networks on two to five devices of random speeds."""
     layered: float = 0.1
     """Share of problems that are layered graphs with random costs."""
-    label_evaluations: int = 2000
-    """Evaluations an op that the search behind a label may spend."""
     horizon: int = 36
     """Ops after a choice in which its consequences are looked for; 0: the whole makespan counts for every choice."""
 
     def __post_init__(self) -> None:
-        for name in ("hidden", "layers", "label_evaluations"):
+        for name in ("hidden", "layers"):
             require(getattr(self, name) >= 1, f"problem.{name}", getattr(self, name), "at least 1")
         require(self.horizon >= 0, "problem.horizon", self.horizon, "at least 0")
         require_share("problem.other_devices", self.other_devices)
@@ -178,68 +177,20 @@ class PlacementTask:
             sets["rwnn-30x32"] = PlacementBatch.of(larger)
         return sets
 
-    def label(self, batch: PlacementBatch) -> Labels:
-        """Return the best schedules that local search finds: (B, n) device and place of each op, -1 past the end."""
-        from rlinit.heuristics.placements.local_search import sweep_placements
-        from rlinit.placements.timeline import makespan
-
-        most = max(problem.num_ops for problem in batch.problems)
-        device, place = np.full((len(batch), most), -1, np.int8), np.full((len(batch), most), -1, np.int32)
-        value = np.full(len(batch), np.nan)
-        for at, problem in enumerate(batch.problems):
-            n, d = problem.num_ops, problem.num_devices
-            found = sweep_placements(problem, seed=0, evaluations=self.params.label_evaluations * n)
-            if found is not None:
-                device[at, :n] = found.device[:, 0]
-                place[at, found.sequence // d] = np.arange(n)
-                value[at] = makespan(problem, found)
-        return {"device": device, "place": place, "value": value}
-
-    def rival(self, batch: PlacementBatch, seconds: float) -> FloatArray:
-        """Return what local search from earliest finish reaches.
-
-        See `Task.rival`.
-        """
-        from rlinit.heuristics.placements.local_search import sweep_placements
-        from rlinit.placements.timeline import makespan
-
-        found = np.full(len(batch), np.inf)
-        budgets = budgets_by_work(seconds, batch.arrays.ptr)
-        for at, (problem, budget) in enumerate(zip(batch.problems, budgets, strict=True)):
-            placement = sweep_placements(problem, seed=0, budget=budget)
-            if placement is not None:
-                found[at] = makespan(problem, placement)
-        return found
-
     def network(self, seed: int) -> nn.Module:
         """Return a fresh network."""
-        import torch
-
-        from rlinit.agent.network.oneshot_torch import OneShot
-
+        config = OneShotConfig(
+            "latency", NODE_FEATURES, DEVICE_FEATURES, PAIR_FEATURES, self.params.hidden, self.params.layers
+        )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return OneShot(self._config())
+            return OneShot(config)
 
-    def _config(self) -> OneShotConfig:
-        return OneShotConfig(
-            problem="latency",
-            node_features=NODE_FEATURES,
-            device_features=DEVICE_FEATURES,
-            pair_features=PAIR_FEATURES,
-            hidden=self.params.hidden,
-            layers=self.params.layers,
-        )
-
-    def forward(
-        self, network: nn.Module, batch: PlacementBatch, device: torch.device
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, network: nn.Module, batch: PlacementBatch, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return keys (N,), and (P, 2) scores and logarithms of factors on lateness weights.
 
         See `Task.forward`.
         """
-        from rlinit.agent.network.encoder import FeatureTensors
-
         key, pair = network(FeatureTensors.of(batch.features, device))
         return key, pair
 
@@ -247,7 +198,7 @@ class PlacementTask:
         self,
         network: nn.Module,
         batch: PlacementBatch,
-        outputs: tuple[torch.Tensor, torch.Tensor],
+        outputs: tuple[Tensor, Tensor],
         *,
         samples: int,
         seed: int,
@@ -258,89 +209,36 @@ class PlacementTask:
         See `Task.rollout`.
         """
         key, pair = (x.detach().double().cpu().numpy() for x in outputs)
-        free = np.full(batch.num_nodes, -1, np.int64)
         rng = np.random.default_rng(seed)
         policy = Policy(key, np.ascontiguousarray(pair[:, 0]), late_weights(pair[:, 1]))
-        trace = play(batch.arrays, policy, 0.0 if greedy else 1.0, samples, free, rng)
+        trace = play(batch.arrays, policy, 0.0 if greedy else 1.0, samples, rng)
         return PlacementPlayed(trace, *_rewarded(batch, trace))
 
     def choices(
-        self,
-        network: nn.Module,
-        batch: PlacementBatch,
-        outputs: tuple[torch.Tensor, torch.Tensor],
-        played: PlacementPlayed,
+        self, network: nn.Module, batch: PlacementBatch, outputs: tuple[Tensor, Tensor], played: PlacementPlayed
     ) -> Choices:
         """Return log-probabilities, entropies and, with a horizon, credits of the choices that were drawn.
 
         See `Task.choices`.
         """
-        import torch
-
-        from rlinit.agent.placements.log_prob import choice_lists, log_probabilities
-
         lists = choice_lists(batch.arrays, played.trace)
         pair = outputs[1].float()
         late_weight = LATE_WEIGHT * torch.exp(pair[:, 1].clamp(-MAX_LOG_LATE_WEIGHT, MAX_LOG_LATE_WEIGHT))
         log_prob, entropy, trajectory = log_probabilities(lists, outputs[0], pair[:, 0], late_weight)
-        credit: torch.Tensor | None = None
+        credit: Tensor | None = None
         samples = played.value.shape[1]
         if self.params.horizon and samples > 1:
             by_op = credits_of(batch, played.trace, self.params.horizon)
             credit = torch.from_numpy(by_op[trajectory.cpu().numpy() % samples, lists.op])
         return Choices(log_prob, entropy, trajectory, credit)
 
-    def imitation_loss(
-        self,
-        network: nn.Module,
-        batch: PlacementBatch,
-        outputs: tuple[torch.Tensor, torch.Tensor],
-        labels: Labels,
-    ) -> torch.Tensor:
-        """Return the mean over choices of minus the log-probability of playing the labels.
-
-        See `Task.imitation_loss`.
-        """
-        place, device = (unpadded(labels[name], batch.arrays.ptr) for name in ("place", "device"))
-        pairs = np.zeros(len(batch.arrays.time))
-        rng = np.random.default_rng(0)
-        policy = Policy(-place.astype(np.float64), pairs, pairs + LATE_WEIGHT)
-        trace = play(batch.arrays, policy, 0.0, 1, device, rng)
-        choices = self.choices(network, batch, outputs, PlacementPlayed(trace, *_rewarded(batch, trace)))
-        return -choices.log_prob.mean()
-
-    def plan(self, batch: PlacementBatch, played: PlacementPlayed, problem: int, sample: int) -> Plan:
-        """Return a schedule as a plan of a graph without names.
-
-        See `Task.plan`.
-        """
-        from rlinit.placements.timeline import placement_of
-
-        arrays, trace, d = batch.arrays, played.trace, batch.problems[problem].num_devices
-        mine = slice(int(arrays.ptr[problem]), int(arrays.ptr[problem + 1]))
-        device, start = trace.device[sample, mine], trace.start[sample, mine]
-        found = placement_of(batch.problems[problem], device[:, None], np.repeat(start[:, None], d, axis=1))
-        return _plan_of(batch.problems[problem], found)
-
-    def embeddings(
-        self, batch: PlacementBatch, outputs: tuple[torch.Tensor, torch.Tensor]
-    ) -> tuple[FloatArray, list[str]] | None:
-        """Return nothing: outputs hold no states.
-
-        See `Task.embeddings`.
-        """
-        return None
-
-    def export(self, network: nn.Module, path: Path, card: Mapping[str, Any]) -> None:
+    def export(self, network: Any, path: Path, card: Mapping[str, Any]) -> None:
         """Write the checkpoint.
 
         See `Task.export`.
         """
-        from rlinit.agent.network.checkpoint import Card, save_checkpoint
-
-        config = dataclasses.asdict(self._config())
-        arrays = network.arrays()  # type: ignore[operator]
-        save_checkpoint(path, arrays, Card("oneshot", "latency", config, card["training"], card["quality"]))
+        config = dataclasses.asdict(network.config)
+        save_checkpoint(path, network.arrays(), Card("oneshot", "latency", config, card["training"], card["quality"]))
 
 
 def _rewarded(batch: PlacementBatch, trace: RolloutTrace) -> tuple[FloatArray, FloatArray]:
@@ -389,26 +287,3 @@ def credits_of(batch: PlacementBatch, trace: RolloutTrace, horizon: int) -> Floa
         others = (risen.sum(axis=0) - risen) / max(1, len(risen) - 1)
         credit[:, mine] = np.take_along_axis(others - risen, trace.chosen[:, mine] // _STRETCH, axis=1)
     return credit
-
-
-def _plan_of(problem: PlacementProblem, placement: Placement) -> Plan:
-    """Return the plan of a placement of whole ops, for pictures: of a graph and devices with numbers for names."""
-    from rlinit.graph import Graph
-    from rlinit.hardware import Device, Hardware
-    from rlinit.placements.plan_fields import placement_plan
-
-    n, d = problem.num_ops, problem.num_devices
-    graph = Graph(
-        names=tuple(map(str, range(n))),
-        kinds=("op",) * n,
-        edges=problem.edges,
-        param_bytes=problem.weight_bytes,
-        out_bytes=problem.tensor_bytes,
-        flops=np.zeros(n),
-        times={(f"d{i}", 1): problem.op_time_s[:, i] for i in range(d)},
-    )
-    with np.errstate(divide="ignore"):
-        bandwidth = np.where(problem.s_per_byte > 0, 1.0 / problem.s_per_byte, np.inf)
-    devices = tuple(Device(f"d{i}", f"d{i}", problem.capacity_bytes[i]) for i in range(d))
-    hardware = Hardware(devices, bandwidth, problem.delay_s)
-    return placement_plan(problem, placement, graph, hardware, method="agent", resident="weights")

@@ -14,19 +14,15 @@ B is the number of problems of a batch and S the number of trajectories sampled 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from rlinit.arrays import FloatArray, IntArray
-from rlinit.budget import Budget
-from rlinit.plan import Plan
+from rlinit.arrays import FloatArray
 
 if TYPE_CHECKING:
     import torch
@@ -34,42 +30,21 @@ if TYPE_CHECKING:
 TaskName = Literal["stages", "latency"]
 NetworkName = Literal["oneshot", "pointer"]
 
-Labels = Mapping[str, NDArray[Any]]
-"""What imitation learns from: arrays whose first axis is the problem (B, ...); rows of smaller problems end in -1."""
 
-
-def unpadded(rows: NDArray[Any], ptr: IntArray) -> IntArray:
-    """Return (N,) what rows (B, n) hold for the nodes there are: problem i has ``ptr[i + 1] - ptr[i]`` of them.
+def excess(value: FloatArray, least: FloatArray) -> FloatArray:
+    """Return value / least - 1 elementwise: 0 where they are equal, infinite where only `least` is 0.
 
     Parameters
     ----------
-    rows
-        (B, n) numbers of nodes, padded behind.
-    ptr
-        (B + 1,) where the nodes of each problem begin; N is its last entry.
+    value, least
+        Equally shaped, at least 0; seconds or bytes.
     """
-    return np.asarray(rows[np.arange(rows.shape[1]) < np.diff(ptr)[:, None]], np.int64)
-
-
-def budgets_by_work(seconds: float, ptr: IntArray) -> Iterator[Budget]:
-    """Yield for each problem its budget, in seconds of the processor from when it is asked for.
-
-    Parameters
-    ----------
-    seconds
-        For all problems together.
-    ptr
-        (B + 1,) where the nodes of each problem begin: its part is by their number.
-    """
-    for nodes in np.diff(ptr):
-        yield Budget(seconds * float(nodes) / max(1, int(ptr[-1])), time.process_time)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(value == least, 0.0, value / least - 1.0)
 
 
 class Batch(Protocol):
-    """B problems as arrays: made by a worker process and pickled to the trainer, so numpy and numbers only.
-
-    Implement it as a frozen dataclass: labels are tied to their problems by a checksum over its fields.
-    """
+    """B problems as arrays: made by a worker process and pickled to the trainer, so numpy and numbers only."""
 
     @property
     def reference(self) -> FloatArray:
@@ -137,8 +112,7 @@ class Task(Protocol[B, O, T]):
 
     A task is constructed as ``TaskClass(params)``, where ``TaskClass.params_class`` is a frozen dataclass with a
     default for every field, checked in ``__post_init__``; its fields become flags ``--problem.FIELD`` and keys of the
-    TOML's ``[problem]``. It must pickle, and neither its module nor `generate`, `label` and `validation` may import
-    torch at module level (worker processes call them).
+    TOML's ``[problem]``. It must pickle: worker processes call `generate`.
     """
 
     params_class: ClassVar[type]
@@ -170,34 +144,20 @@ class Task(Protocol[B, O, T]):
         `bound` are filled where affordable.
         """
 
-    def label(self, batch: B) -> Labels:
-        """Return exact (or best known) decisions for each problem of the batch; deterministic."""
-
-    def rival(self, batch: B, seconds: float) -> FloatArray:
-        """Return (B,) the value that the search written by hand reaches for each problem, infinite where it has none.
-
-        Parameters
-        ----------
-        batch
-            Problems, from `generate` or `validation`.
-        seconds
-            Of the processor for all together; each problem has its part by its nodes. What is under way then may end.
-        """
-
     def network(self, seed: int) -> torch.nn.Module:
         """Return a fresh network on the CPU, its weights drawn from `seed` without touching the global generator."""
 
     def forward(self, network: torch.nn.Module, batch: B, device: torch.device) -> O:
         """Return the network's outputs for the batch, with gradients where they are enabled.
 
-        Must call ``network(...)`` (which may be wrapped for distributed training), and run under autocast.
+        Runs under autocast.
 
         Parameters
         ----------
         network
-            From `network`, perhaps wrapped for distributed training or replaced by its average.
+            From `network`, perhaps replaced by its average.
         batch
-            Problems, from `generate`, `validation` or a shard.
+            Problems, from `generate` or `validation`.
         device
             Where the network is.
         """
@@ -212,9 +172,9 @@ class Task(Protocol[B, O, T]):
         Parameters
         ----------
         network
-            From `network`, perhaps wrapped for distributed training or replaced by its average.
+            From `network`, perhaps replaced by its average.
         batch
-            Problems, from `generate`, `validation` or a shard.
+            Problems, from `generate` or `validation`.
         outputs
             From `forward` on the same batch.
         samples
@@ -234,52 +194,13 @@ class Task(Protocol[B, O, T]):
         Parameters
         ----------
         network
-            From `network`, perhaps wrapped for distributed training or replaced by its average.
+            From `network`, perhaps replaced by its average.
         batch
-            Problems, from `generate`, `validation` or a shard.
+            Problems, from `generate` or `validation`.
         outputs
             From `forward` on the same batch.
         played
             From `rollout`.
-        """
-
-    def imitation_loss(self, network: torch.nn.Module, batch: B, outputs: O, labels: Labels) -> torch.Tensor:
-        """Return the scalar loss of imitating the labels, a mean over problems.
-
-        Parameters
-        ----------
-        network
-            From `network`, perhaps wrapped for distributed training or replaced by its average.
-        batch
-            Problems, from `generate`, `validation` or a shard.
-        outputs
-            From `forward` on the same batch.
-        labels
-            From `label`, of the same problems.
-        """
-
-    def plan(self, batch: B, played: T, problem: int, sample: int) -> Plan:
-        """Return one schedule as a Plan, for pictures.
-
-        Parameters
-        ----------
-        batch
-            Problems, from `generate`, `validation` or a shard.
-        played
-            From `rollout`.
-        problem, sample
-            From 0: which of the B problems, and which of its S schedules.
-        """
-
-    def embeddings(self, batch: B, outputs: O) -> tuple[FloatArray, list[str]] | None:
-        """Return ((N, h) the embedding of each node, N labels), or None where the network has none to show.
-
-        Parameters
-        ----------
-        batch
-            Problems of N nodes together.
-        outputs
-            From `forward` on the same batch.
         """
 
     def export(self, network: torch.nn.Module, path: Path, card: Mapping[str, Any]) -> None:
@@ -291,7 +212,7 @@ class Task(Protocol[B, O, T]):
         Parameters
         ----------
         network
-            From `network`, not wrapped.
+            From `network`, or its average.
         path
             Of the ``.safetensors`` file.
         card

@@ -9,40 +9,35 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
+from torch import Tensor, nn
 
+from rlinit.agent.network.checkpoint import Card, save_checkpoint
 from rlinit.agent.network.config import OneShotConfig
+from rlinit.agent.network.encoder import FeatureTensors
 from rlinit.agent.network.graph_features import GraphFeatures
+from rlinit.agent.network.oneshot_torch import OneShot
 from rlinit.agent.stages.features import featurise, slice_orders
+from rlinit.agent.stages.log_prob import draw_orders, order_terms
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.checker.stages import stage_uses
 from rlinit.datasets.random.stage_problems import ProblemParams, draw_problems
-from rlinit.graph import ANY_DEVICE, Graph
+from rlinit.datasets.zoo import imagenet
+from rlinit.exact.stages.ideals.solve import solve_ideals
 from rlinit.hardware import Hardware
-from rlinit.heuristics.stages.annealing import anneal
-from rlinit.heuristics.stages.orders import natural
 from rlinit.kernels.orders import kahn
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
-from rlinit.plan import Objective, Plan
 from rlinit.stages.batch import StageBatch
+from rlinit.stages.lowering import lower_stages
 from rlinit.train.tasks.fields import require
-from rlinit.train.tasks.protocol import Choices, Labels, budgets_by_work, unpadded
-
-if TYPE_CHECKING:
-    import torch
-
-    from rlinit.agent.network.oneshot_torch import OneShot
+from rlinit.train.tasks.protocol import Choices, excess
 
 _VALIDATION_SEED = 1 << 62
 """Validation problems are of this seed and the next ones; training seeds are smaller."""
 
-_FIRST_MOVES = 500
-"""Moves of the rival's first run of annealing, 1 to 2 ms; twice as many in each further one."""
-
-_IDEAL_CAP = 50_000
+IDEAL_CAP = 50_000
 """Problems of more ideals than this have no known optimum."""
 
 
@@ -69,14 +64,17 @@ class StageParams:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageProblems:
-    """A batch of B stage problems: arrays, features, and values (B,) known of each; NaN where unknown."""
+    """A batch of B stage problems: arrays, features, and values (B,) known of each; NaN where unknown.
+
+    `label` (N,) is the stage of each node in an exact solution, from 1; (0,) where nothing asks for it.
+    """
 
     problems: StageBatch
     features: GraphFeatures
     reference: FloatArray
     optimum: FloatArray
     bound: FloatArray
-    names: tuple[str, ...] = ()
+    label: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
     def num_nodes(self) -> int:
@@ -90,10 +88,9 @@ class StageProblems:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageTrajectories:
-    """S orders of each of B problems: `orders` (S, N), stages' `ends` (S, K), `value` and `reward` (B, S)."""
+    """S orders of each of B problems: `orders` (S, N), `value` and `reward` (B, S)."""
 
     orders: IntArray
-    ends: IntArray
     value: FloatArray
     reward: FloatArray
 
@@ -119,11 +116,9 @@ def greedy_orders(keys: FloatArray, batch: StageBatch) -> IntArray:
 
 def optimal_values(batch: StageBatch) -> FloatArray:
     """Return (B,) optimal values on the first level by dynamic programming over ideals; NaN beyond the cap."""
-    from rlinit.exact.stages.ideals.solve import solve_ideals
-
     found = np.full(len(batch), np.nan)
     for g in range(len(batch)):
-        result = solve_ideals(batch.problem(g), _IDEAL_CAP)
+        result = solve_ideals(batch.problem(g), IDEAL_CAP)
         if result is not None and result.value is not None:
             found[g] = result.value[0]
     return found
@@ -164,120 +159,69 @@ class StageTask:
             sets["imagenet-memory"] = _imagenet(2 if small else 10, (4,) if small else (4, 5, 6))
         return sets
 
-    def label(self, batch: StageProblems) -> Labels:
-        """Return orders (B, n) whose slicing is optimal, or the best known: natural or of 64 drawn evenly.
-
-        Where the natural order is optimal it is the label, so that imitation teaches no change for its own sake.
-        """
-        from rlinit.exact.stages.ideals.solve import solve_ideals
-        from rlinit.kernels.stages.rollouts import sample_orders
-
-        problems = batch.problems
-        drawn = np.empty((64, problems.num_nodes), np.int64)
-        graph = (problems.node_ptr, problems.succ_indptr, problems.succ, problems.pred_indptr)
-        sample_orders(batch.features.base_key, *graph, len(drawn), 0, drawn)
-        values = slice_orders(problems, drawn, batch.reference)[0]
-        best = values.argmin(axis=1)
-        rows = []
-        for g in range(len(problems)):
-            first, stop = problems.node_ptr[g], problems.node_ptr[g + 1]
-            problem = problems.problem(g)
-            result = solve_ideals(problem, _IDEAL_CAP)
-            exact = result is not None and result.assignment is not None and result.value is not None
-            least = result.value[0] if exact else values[g, best[g]]  # type: ignore[index,union-attr]
-            if batch.reference[g] <= least * (1.0 + 1e-9):
-                rows.append(problem.order)
-            elif exact:
-                rank = np.empty(problem.num_nodes)
-                rank[problem.order] = np.arange(problem.num_nodes)
-                stage = result.assignment.stage  # type: ignore[union-attr]
-                key = -(stage * problem.num_nodes + rank)
-                rows.append(kahn(key, problem.succ_indptr, problem.succ, problem.pred_indptr))
-            else:
-                rows.append(drawn[best[g], first:stop])
-        order = np.full((len(rows), max(map(len, rows))), -1, np.int32)
-        for row, found in zip(order, rows, strict=True):
-            row[: len(found)] = found
-        return {"order": order}
-
-    def rival(self, batch: StageProblems, seconds: float) -> FloatArray:
-        """Return what annealing from the sliced natural order reaches.
-
-        See `Task.rival`.
-        """
-        found = batch.reference.copy()
-        for g, budget in enumerate(budgets_by_work(seconds, batch.problems.node_ptr)):
-            problem = batch.problems.problem(g)
-            best, moves = natural(problem), _FIRST_MOVES
-            while best is not None and not budget.expired:
-                best = min(best, anneal(problem, seed=moves, evaluations=moves) or best, key=lambda one: one[1])
-                moves *= 2
-            if best is not None:
-                found[g] = best[1][0]
-        return found
-
-    def network(self, seed: int) -> OneShot:
+    def network(self, seed: int) -> nn.Module:
         """Return a fresh network."""
-        import torch
-
-        from rlinit.agent.network.oneshot_torch import OneShot
-
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return OneShot(self._config())
+            return self.fresh_network()
 
-    def _config(self) -> OneShotConfig:
-        return OneShotConfig(
-            "stages", node_features=NUM_STAGE_FEATURES, hidden=self.params.hidden, layers=self.params.layers
-        )
+    def fresh_network(self) -> nn.Module:
+        """Return a network, its weights drawn from torch's generator."""
+        hidden, layers = self.params.hidden, self.params.layers
+        return OneShot(OneShotConfig("stages", node_features=NUM_STAGE_FEATURES, hidden=hidden, layers=layers))
 
-    def forward(self, network: torch.nn.Module, batch: StageProblems, device: torch.device) -> torch.Tensor:
+    def forward(self, network: nn.Module, batch: StageProblems, device: torch.device) -> Any:
         """Return the keys (N,).
 
         See `Task.forward`.
         """
-        from rlinit.agent.network.encoder import FeatureTensors
-
-        keys: torch.Tensor = network(FeatureTensors.of(batch.features, device))[0]
+        keys: Tensor = network(FeatureTensors.of(batch.features, device))[0]
         return keys.float()
 
     def rollout(
-        self,
-        network: torch.nn.Module,
-        batch: StageProblems,
-        outputs: torch.Tensor,
-        *,
-        samples: int,
-        seed: int,
-        greedy: bool = False,
+        self, network: nn.Module, batch: StageProblems, outputs: Any, *, samples: int, seed: int, greedy: bool = False
     ) -> StageTrajectories:
-        """Return sliced orders drawn by the keys.
+        """Return sliced orders that the network draws.
 
         See `Task.rollout`.
         """
-        from rlinit.agent.stages.log_prob import draw_orders
-
-        if greedy:
-            orders = greedy_orders(outputs.detach().cpu().numpy().astype(np.float64), batch.problems)
-        else:
-            orders = draw_orders(outputs, batch.problems, samples, seed)
+        orders = self.orders(network, batch, outputs, samples, None if greedy else seed)
         value, ends = slice_orders(batch.problems, orders, batch.reference * (1.0 + 1e-9))
-        reference = batch.reference[:, None]
-        ratio = np.divide(value, reference, out=np.ones_like(value), where=reference > 0)
-        reward = np.maximum(1.0 - ratio, self.params.least_reward)
-        return StageTrajectories(orders, ends, value, reward)
+        return StageTrajectories(orders, value, self.rewards(batch, orders, ends, value))
 
-    def choices(
-        self, network: torch.nn.Module, batch: StageProblems, outputs: torch.Tensor, played: StageTrajectories
-    ) -> Choices:
+    def orders(
+        self, network: nn.Module, batch: StageProblems, outputs: Any, samples: int, seed: int | None
+    ) -> IntArray:
+        """Return (S, N) orders drawn by the keys, or (1, N) greedy ones where there is no seed.
+
+        Parameters
+        ----------
+        network, batch, outputs, samples, seed
+            See `Task.rollout`.
+        """
+        if seed is None:
+            return greedy_orders(outputs.detach().cpu().numpy().astype(np.float64), batch.problems)
+        return draw_orders(outputs, batch.problems, samples, seed)
+
+    def rewards(self, batch: StageProblems, orders: IntArray, ends: IntArray, value: FloatArray) -> FloatArray:
+        """Return (B, S) improvements on the reference.
+
+        Parameters
+        ----------
+        batch
+            B problems of N nodes together.
+        orders, ends
+            (S, N) orders, and (S, K) where their stages end.
+        value
+            (B, S) bottleneck or peak of each.
+        """
+        return np.maximum(-excess(value, batch.reference[:, None]), self.params.least_reward)
+
+    def choices(self, network: nn.Module, batch: StageProblems, outputs: Any, played: StageTrajectories) -> Choices:
         """Return log-probability and entropy of every choice among two or more ready nodes.
 
         See `Task.choices`.
         """
-        import torch
-
-        from rlinit.agent.stages.log_prob import order_terms
-
         log_prob, entropy, num_ready = order_terms(outputs, batch.problems, played.orders)
         samples = len(played.orders)
         graph = torch.from_numpy(batch.problems.graph_of_node).to(outputs.device)
@@ -285,132 +229,30 @@ class StageTask:
         free = num_ready > 1
         return Choices(log_prob[free], entropy[free], trajectory[free])
 
-    def imitation_loss(
-        self, network: torch.nn.Module, batch: StageProblems, outputs: torch.Tensor, labels: Labels
-    ) -> torch.Tensor:
-        """Return the mean negative log-probability of the labelled orders.
-
-        See `Task.imitation_loss`.
-        """
-        from rlinit.agent.stages.log_prob import order_terms
-
-        orders = unpadded(labels["order"], batch.problems.node_ptr)[None, :]
-        return -order_terms(outputs, batch.problems, orders)[0].sum() / len(batch)
-
-    def plan(self, batch: StageProblems, played: StageTrajectories, problem: int, sample: int) -> Plan:
-        """Return one schedule as a Plan on a pipeline of equal stages.
-
-        See `Task.plan`.
-        """
-        problems = batch.problems
-        first, stop = problems.node_ptr[problem], problems.node_ptr[problem + 1]
-        k = int(problems.num_stages[problem])
-        before = int(problems.num_stages[:problem].sum())
-        ends = played.ends[sample, before : before + k]
-        stage = np.empty(stop - first, np.int64)
-        stage[played.orders[sample, first:stop]] = np.searchsorted(ends, np.arange(stop - first), side="right")
-        graph, hardware = _as_graph(problems, problem)
-        name = batch.names[problem] if batch.names else graph.name
-        assignment: dict[str, int | str] = dict(zip(graph.names, stage.tolist(), strict=True))
-        devices = [device.name for device in hardware.devices]
-        objective: Objective = "memory" if problems.memory[problem] else "pipeline"
-        uses = stage_uses(assignment, graph, hardware, devices, objective)
-        value = float(played.value[problem, sample])
-        rest = (0.0, 0.0) if objective == "memory" else ()
-        return Plan(
-            objective=objective,
-            status="feasible",
-            values=(value, *rest),
-            bounds=(max(0.0, float(np.nan_to_num(batch.bound[problem]))), *rest),
-            bound_source="ideals" if np.isfinite(batch.optimum[problem]) else "",
-            method="agent",
-            assignment=assignment,
-            stages=uses,
-            history=(),
-            phase_s={},
-            graph=name,
-            graph_fingerprint=graph.fingerprint(),
-            hardware=hardware.name,
-            hardware_fingerprint=hardware.fingerprint(),
-            provenance={},
-            message="",
-        )
-
-    def embeddings(self, batch: StageProblems, outputs: torch.Tensor) -> tuple[FloatArray, list[str]] | None:
-        """Return the features of nodes: what the network tells apart.
-
-        See `Task.embeddings`.
-        """
-        return batch.features.node, [str(v) for v in range(batch.num_nodes)]
-
-    def export(self, network: torch.nn.Module, path: Path, card: Mapping[str, Any]) -> None:
+    def export(self, network: Any, path: Path, card: Mapping[str, Any]) -> None:
         """Write the product's checkpoint.
 
         See `Task.export`.
-
-        Raises
-        ------
-        TypeError
-            The network is not of the kind that this task trains.
         """
-        from rlinit.agent.network.checkpoint import Card, save_checkpoint
-        from rlinit.agent.network.oneshot_torch import OneShot
-
-        if not isinstance(network, OneShot):
-            raise TypeError(f"expected a one-shot agent to export, got {type(network).__name__}")
         config = dataclasses.asdict(network.config)
         save_checkpoint(path, network.arrays(), Card("oneshot", "stages", config, card["training"], card["quality"]))
 
 
-def _with_values(batch: StageBatch, *, exact: bool, names: tuple[str, ...] = ()) -> StageProblems:
+def _with_values(batch: StageBatch, *, exact: bool) -> StageProblems:
     """Return problems with features and what is known of their values."""
     features, reference = featurise(batch)
     total = np.bincount(batch.graph_of_node, weights=batch.load, minlength=len(batch))
     bound = np.maximum(total / batch.num_stages, np.maximum.reduceat(batch.load, batch.node_ptr[:-1]))
     optimum = optimal_values(batch) if exact else np.full(len(batch), np.nan)
     bound = np.where(np.isfinite(optimum), optimum, bound)
-    return StageProblems(batch, features, reference, optimum, bound, names)
+    return StageProblems(batch, features, reference, optimum, bound)
 
 
 def _imagenet(count: int, stages: tuple[int, ...]) -> StageProblems:
     """Return the first ImageNet graphs of Inc-ILP's Table II as `memory` problems."""
-    from rlinit.datasets.zoo import imagenet
-    from rlinit.stages.lowering import lower_stages
-
-    problems, names = [], []
+    problems = []
     for k in stages:
         for name in imagenet.TABLE_II[:count]:
             lowered = lower_stages(imagenet.load(name), Hardware.edge_tpus(k), "memory")
             problems.append(StageBatch.of_problem(lowered.problem))
-            names.append(f"{name} k={k}")
-    return _with_values(StageBatch.join(problems), exact=True, names=tuple(names))
-
-
-def _as_graph(batch: StageBatch, g: int) -> tuple[Graph, Hardware]:
-    """Return one problem as a graph with times and a pipeline of equal stages, for pictures and the verifier."""
-    problem = batch.problem(g)
-    n, memory = problem.num_nodes, problem.objective == "memory"
-    edges = np.stack([np.repeat(np.arange(n), np.diff(problem.succ_indptr)), problem.succ], axis=1)
-    out_bytes = np.zeros(n)
-    out_bytes[problem.tensor_src] = problem.tensor_bytes
-    times: NDArray[np.float64] = problem.work_s[0]
-    moving = problem.tensor_bytes[problem.in_s[0] > 0]
-    seconds = problem.in_s[0][problem.in_s[0] > 0]
-    bandwidth = float(moving.sum() / seconds.sum()) if len(seconds) and not memory else np.inf
-    graph = Graph(
-        names=tuple(map(str, range(n))),
-        kinds=("",) * n,
-        edges=edges,
-        param_bytes=problem.param_bytes,
-        out_bytes=out_bytes,
-        flops=np.zeros(n),
-        times={(ANY_DEVICE, 1): times},
-        name=f"graph {g}",
-    )
-    hardware = Hardware.pipeline(
-        problem.num_stages,
-        bandwidth=bandwidth,
-        memory=float(problem.memory_bytes[0]),
-        cache=float(problem.cache_bytes[0]),
-    )
-    return graph, hardware
+    return _with_values(StageBatch.join(problems), exact=True)

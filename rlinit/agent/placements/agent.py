@@ -148,8 +148,8 @@ def decode_placement(
         raise RlinitError(f"samples is {samples}; expected at least 0")
     observed = observe(problem)
     policy = agent.logits(observed)
-    free, rng = np.full(problem.num_ops, -1, np.int64), np.random.default_rng(seed)
-    greedy = play(observed.arrays, policy, 0.0, 1, free, rng)
+    rng = np.random.default_rng(seed)
+    greedy = play(observed.arrays, policy, 0.0, 1, rng)
     value, device, start = play_ahead(observed.arrays, policy, observed.cost_to_go, _STEPS, _RIVALS, _LATE)
     best, best_s = _best(
         problem,

@@ -91,7 +91,7 @@ def observe(problem: PlacementProblem) -> Observation:
     n, d, scale = problem.num_ops, problem.num_devices, float(arrays.scale[0])
     zeros = np.zeros(n * d)
     heft = Policy(rank, zeros, zeros + LATE_WEIGHT)
-    trace = play(arrays, heft, 0.0, 1, np.full(n, -1), np.random.default_rng(0))
+    trace = play(arrays, heft, 0.0, 1, np.random.default_rng(0))
     device, start, late = trace.device[0], trace.start[0], trace.late[0].reshape(n, d)
     seconds = np.where(arrays.allowed.reshape(n, d), problem.op_time_s, np.inf)
     after = optimistic_costs(

@@ -18,8 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlinit.agent.sequential.pointing_decoder import PointingDecoder, ragged_log_softmax, ready_pairs
-from rlinit.agent.sequential.rollouts import OrderRollouts, PackedGraphs, ready_steps
+from rlinit.agent.sequential.pointing_decoder import PointingDecoder
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.stages.batch import StageBatch
 
@@ -90,17 +89,68 @@ def _hashed(n: int) -> FloatArray:
     return np.asarray((x ^ (x >> np.uint64(31))) >> np.uint64(11), np.float64) / 2.0**53
 
 
-def packed(batch: StageBatch, device: torch.device | str = "cpu") -> PackedGraphs:
-    """Return the precedence of some stage problems.
+class PackedGraphs:
+    """The precedence of g graphs of at most N nodes each, on one device.
 
     Parameters
     ----------
     batch
-        Of g problems.
+        Stage problems, of which the precedence is taken.
     device
-        Where tensors are put.
+        Where the tensors are.
+
+    Attributes
+    ----------
+    width
+        N, the nodes of the largest graph.
+    num_nodes
+        (g,) nodes of each graph.
+    in_degree
+        (g, N) predecessors of each node; 0 beyond a graph's nodes.
     """
-    return PackedGraphs(batch.node_ptr, batch.succ_indptr, batch.succ, batch.pred_indptr, batch.pred, device)
+
+    def __init__(self, batch: StageBatch, device: torch.device | str = "cpu") -> None:
+        sizes = np.diff(batch.node_ptr)
+        self.width = int(sizes.max())
+        real = np.arange(self.width) < sizes[:, None]
+        tables = []
+        for indptr in (batch.succ_indptr, batch.pred_indptr):
+            counts = np.zeros(real.shape, np.int64)
+            counts[real] = np.diff(indptr)
+            tables.append(torch.from_numpy(np.concatenate([[0], np.cumsum(counts.ravel())])).to(device))
+        self.num_nodes = torch.from_numpy(sizes).to(device)
+        self._succ_indptr, self._pred_indptr = tables
+        self._succ, self._pred = torch.from_numpy(batch.succ).to(device), torch.from_numpy(batch.pred).to(device)
+        self.in_degree = self._pred_indptr.diff().view(len(sizes), self.width)
+
+    def successors(self, graph: Tensor, node: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (which, successor), (k,) each, of nodes of graphs; `which` counts from 0 to r - 1.
+
+        Parameters
+        ----------
+        graph, node
+            (r,) graphs, and a node of each.
+        """
+        return _ragged(self._succ_indptr, self._succ, graph * self.width + node)
+
+    def predecessors(self, graph: Tensor, node: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (which, predecessor), (k,) each, of nodes of graphs; `which` counts from 0 to r - 1.
+
+        Parameters
+        ----------
+        graph, node
+            (r,) graphs, and a node of each.
+        """
+        return _ragged(self._pred_indptr, self._pred, graph * self.width + node)
+
+
+def _ragged(indptr: Tensor, values: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (which, value) for every value of the CSR rows `at` (r,); `which` (k,) counts from 0 to r - 1."""
+    first = indptr[at]
+    counts = indptr[at + 1] - first
+    which = torch.repeat_interleave(torch.arange(len(at), device=at.device), counts)
+    before = counts.cumsum(0) - counts
+    return which, values[torch.arange(len(which), device=at.device) + (first - before)[which]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,7 +182,7 @@ class PointerBatch:
         device
             Where tensors are put.
         """
-        graphs = packed(batch, device)
+        graphs = PackedGraphs(batch, device)
         order, seen = embedding(batch)
         real = np.arange(graphs.width) < np.diff(batch.node_ptr)[:, None]
         nodes = np.full(real.shape, -1, np.int64)
@@ -198,114 +248,3 @@ class PointerNetwork(nn.Module):
             by_node[1].scatter(1, at, latent)[:, :width],
             (hidden[0], cell[0]),
         )
-
-
-def ready_counts(graphs: PackedGraphs, orders: Tensor) -> Tensor:
-    """Return (c,) how many nodes were ready at each step of whole orders (g, N), one for each graph, in sequence.
-
-    Parameters
-    ----------
-    graphs
-        g graphs of up to N nodes.
-    orders
-        (g, N) the node at each step; -1 pads smaller graphs.
-    """
-    rows = torch.arange(len(orders), device=orders.device)
-    row, step, _, _ = ready_pairs(orders, ready_steps(graphs, rows, orders))
-    return torch.bincount(row * orders.shape[1] + step, minlength=orders.numel())[(orders >= 0).ravel()]
-
-
-def order_choices(
-    decoder: PointingDecoder,
-    encoded: EncodedNodes,
-    graphs: PackedGraphs,
-    orders: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return log-probability and entropy of every choice of given orders, differentiable.
-
-    Parameters
-    ----------
-    decoder, encoded, graphs
-        The policy and g graphs.
-    orders
-        (B, N) orders, B a multiple of g, those of one graph after one another; -1 after the last node.
-
-    Returns
-    -------
-    tuple
-        (c,) log-probabilities, (c,) entropies in nats, and (c,) the order each is of, steps of an order in sequence.
-    """
-    inputs, latent, state = encoded.inputs, encoded.latent, encoded.state
-    graph = torch.arange(len(inputs), device=orders.device).repeat_interleave(len(orders) // len(inputs))
-    nodes = inputs[graph[:, None], orders[:, :-1].clamp(min=0)]
-    hidden = decoder.run(nodes, (state[0][graph], state[1][graph]))
-    row, step, node, taken = ready_pairs(orders, ready_steps(graphs, graph, orders))
-    keys, queries = decoder.key(latent), decoder.query(hidden)
-    score = decoder.point(keys[graph[row], node], queries[row, step])
-    choice = row * orders.shape[1] + step
-    log_prob = ragged_log_softmax(score, choice, orders.numel())
-    entropy = -log_prob.new_zeros(orders.numel()).index_add(0, choice, log_prob.exp() * log_prob)
-    made = (orders >= 0).ravel()
-    chosen = log_prob.new_zeros(orders.numel()).index_add(0, choice[taken], log_prob[taken])
-    return chosen[made], entropy[made], made.nonzero()[:, 0] // orders.shape[1]
-
-
-class OrderDecoding:
-    """Orders in the making under a pointing decoder.
-
-    Parameters
-    ----------
-    decoder, encoded
-        The policy.
-    rollouts
-        B rows over the encoded graphs.
-    """
-
-    def __init__(self, decoder: PointingDecoder, encoded: EncodedNodes, rollouts: OrderRollouts) -> None:
-        self.decoder = decoder
-        self.rollouts = rollouts
-        self._projected = decoder.project(encoded.inputs)
-        self._keys = decoder.key(encoded.latent)
-        rows = rollouts.graph_of_row
-        first = decoder.project(decoder.first.expand(len(rows), -1))
-        self._state = decoder.step(first, (encoded.state[0][rows], encoded.state[1][rows]))
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows B."""
-        return self.rollouts.num_rows
-
-    @property
-    def done(self) -> bool:
-        """Whether every row is finished."""
-        return self.rollouts.steps == self.rollouts.num_steps
-
-    def log_probs(self) -> Tensor:
-        """Return (B, N) log-probabilities of the next node, -inf where it is not ready.
-
-        A row that is finished has node 0 alone, with log-probability 0.
-        """
-        ready = self.rollouts.ready
-        count = ready.sum(dim=1)
-        # Where one node is ready there is nothing to score, and in networks that is most of the time.
-        full = torch.where(ready & (count == 1)[:, None], 0.0, -torch.inf).to(self._keys)
-        full[count == 0, 0] = 0.0
-        row, node = (ready & (count > 1)[:, None]).nonzero(as_tuple=True)
-        asked, query = torch.unique_consecutive(row, return_inverse=True)
-        queries, graph = self.decoder.query(self._state[0][asked]), self.rollouts.graph_of_row[row]
-        score = self.decoder.point(self._keys[graph, node], queries[query])
-        full[row, node] = ragged_log_softmax(score, row, self.num_rows)
-        return full
-
-    def choose(self, choice: Tensor) -> None:
-        """Take one node in each row, (B,); rows that are finished stay as they are."""
-        self.rollouts.take(torch.where(self.rollouts.ready.any(dim=1), choice, -1))
-        rows = self.rollouts.ready.any(dim=1).nonzero()[:, 0]
-        self._feed(rows, self._projected[self.rollouts.graph_of_row[rows], choice[rows]])
-
-    def _feed(self, rows: Tensor, projected: Tensor) -> None:
-        """Bring the decoder's states of some rows (r,) to the next step; finished rows need none."""
-        hidden, cell = self.decoder.step(projected, (self._state[0][rows], self._state[1][rows]))
-        if len(rows) < self.num_rows:
-            hidden, cell = self._state[0].index_copy(0, rows, hidden), self._state[1].index_copy(0, rows, cell)
-        self._state = (hidden, cell)

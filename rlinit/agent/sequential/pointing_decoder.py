@@ -33,31 +33,6 @@ def ragged_log_softmax(score: Tensor, group: Tensor, num_groups: int) -> Tensor:
     return shifted - total.log()[group]
 
 
-def ready_pairs(orders: Tensor, ready_from: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return which nodes were ready at which step of given orders, as a flat list, without stepping through them.
-
-    Parameters
-    ----------
-    orders
-        (B, N) node taken at each step; -1 after the last.
-    ready_from
-        (B, N) step from which each node is ready: one more than the last of its predecessors, 0 without any.
-
-    Returns
-    -------
-    tuple
-        (row, step, node, taken) of each pair, (p,) each; `taken` is True where the node is the one that was taken.
-    """
-    row, step = (orders >= 0).nonzero(as_tuple=True)
-    node = orders[row, step]
-    first = ready_from[row, node]
-    counts = step - first + 1
-    which = torch.repeat_interleave(torch.arange(len(row), device=orders.device), counts)
-    before = counts.cumsum(0) - counts
-    at = torch.arange(len(which), device=orders.device) - before[which] + first[which]
-    return row[which], at, node[which], at == step[which]
-
-
 def _on_grid(score: Tensor) -> Tensor:
     """Return scores in single precision or, in double precision, rounded to a grid far coarser than rounding errors.
 

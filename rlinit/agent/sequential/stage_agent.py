@@ -14,17 +14,8 @@ import numpy as np
 import torch
 
 from rlinit.agent.network.checkpoint import Checkpoint, load_checkpoint
-from rlinit.agent.sequential.decoding import greedy, sample
-from rlinit.agent.sequential.pointer_network import (
-    EncodedNodes,
-    OrderDecoding,
-    PointerBatch,
-    PointerNetwork,
-    order_choices,
-    packed,
-    ready_counts,
-)
-from rlinit.agent.sequential.rollouts import OrderRollouts
+from rlinit.agent.sequential.decoding import decode, order_choices
+from rlinit.agent.sequential.pointer_network import EncodedNodes, PointerBatch, PointerNetwork
 from rlinit.agent.stages.decoding import Decoding, Proposal
 from rlinit.errors import CheckpointError
 from rlinit.stages.batch import StageBatch
@@ -73,20 +64,16 @@ class PointerAgent:
         """
         batch = StageBatch.join([StageBatch.of_problem(problem) for problem in problems])
         with torch.inference_mode():
-            graphs = packed(batch)
-            encoded: EncodedNodes = self.network(PointerBatch.of(batch))
-            first = OrderDecoding(self.network.decoder, encoded, OrderRollouts(graphs))
-            greedy(first)
-            found = [first.rollouts.orders[:, None]]
+            seen = PointerBatch.of(batch)
+            encoded: EncodedNodes = self.network(seen)
+            policy = (self.network.decoder, encoded, seen.graphs)
+            greedy = decode(*policy)
+            found = [greedy[:, None]]
             if decoding.width > 1:
-                copies = OrderRollouts(graphs, decoding.width - 1)
-                draws = OrderDecoding(self.network.decoder, encoded, copies)
-                sample(draws, torch.Generator().manual_seed(seed))
-                found.append(draws.rollouts.orders.view(len(problems), decoding.width - 1, -1))
+                found.append(decode(*policy, decoding.width - 1, seed).view(len(problems), decoding.width - 1, -1))
             orders = torch.cat(found, dim=1).numpy()
-            _, entropy, row = order_choices(self.network.decoder, encoded, graphs, first.rollouts.orders)
-            counts = ready_counts(graphs, first.rollouts.orders)
-            relative = (entropy / torch.log(counts.clamp(min=2).to(entropy))).numpy()
+            _, entropy, row, count = order_choices(*policy, greedy)
+            relative = (entropy / torch.log(count.clamp(min=2).to(entropy))).numpy()
         proposals = []
         for i, problem in enumerate(problems):
             by_node = np.empty(problem.num_nodes)

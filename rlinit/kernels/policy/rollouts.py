@@ -240,7 +240,6 @@ def _play_one(
     g: int,
     policy: Policy,
     temperature: float,
-    forced: IntArray,
     rng: np.random.Generator,
     device: IntArray,
     start: FloatArray,
@@ -278,11 +277,7 @@ def _play_one(
         own, late_here = slice(pair, pair + d), late[pair : pair + d]
         for i in range(d):
             late_here[i] = (finish[i] - earliest) / a.scale[g]
-        i = forced[v]
-        if i < 0:
-            i = _choose_device(score[own], late_weight[own], late_here, finish, a.time[own], temperature, rng, logit)
-        if finish[i] == np.inf:
-            return np.inf
+        i = _choose_device(score[own], late_weight[own], late_here, finish, a.time[own], temperature, rng, logit)
         if decided[leader] < 0:
             decided[leader] = i
             room[i] -= a.need[a.group[v]]
@@ -304,7 +299,6 @@ def play(
     policy: Policy,
     temperature: float,
     samples: int,
-    forced: IntArray,
     rng: np.random.Generator,
 ) -> RolloutTrace:
     """Play `samples` schedules of every graph.
@@ -317,8 +311,6 @@ def play(
         What the network says of them.
     temperature
         Divides logits; 0: the likeliest choice always.
-    forced
-        (N,) device an op must take, -1: free.
     rng
         For draws.
     """
@@ -336,7 +328,6 @@ def play(
                 g,
                 policy,
                 temperature,
-                forced,
                 rng,
                 device[s],
                 start[s],

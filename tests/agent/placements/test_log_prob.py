@@ -27,7 +27,7 @@ def played(problem: PlacementProblem, seed: int, samples: int) -> RolloutTrace:
     n, pairs = problem.num_ops, problem.num_ops * problem.num_devices
     key = observed.features.base_key + rng.standard_normal(n)
     policy = Policy(key, rng.standard_normal(pairs), LATE_WEIGHT * rng.random(pairs))
-    return play(observed.arrays, policy, 1.0, samples, np.full(n, -1), rng)
+    return play(observed.arrays, policy, 1.0, samples, rng)
 
 
 problems = problems_of(0.0, 0.3)
@@ -79,7 +79,7 @@ def test_log_probabilities_are_those_of_the_sampler_step_by_step() -> None:
     rng = np.random.default_rng(1)
     key, score = rng.standard_normal(len(arrays.tensor)), rng.standard_normal(len(arrays.time))
     late_weight = rng.random(len(arrays.time))
-    trace = play(arrays, Policy(key, score, late_weight), 1.0, 4, np.full(len(key), -1), rng)
+    trace = play(arrays, Policy(key, score, late_weight), 1.0, 4, rng)
     lists = choice_lists(arrays, trace)
     log_prob, entropy, trajectory = log_probabilities(
         lists, torch.from_numpy(key), torch.from_numpy(score), torch.from_numpy(late_weight)
@@ -111,7 +111,7 @@ def test_frequencies_of_samples_are_their_probabilities() -> None:
     observed, rng = observe(problem), np.random.default_rng(0)
     key = np.array([0.0, 0.5, 1.0, -1.0])
     zeros = np.zeros(8)
-    trace = play(observed.arrays, Policy(key, zeros, zeros), 1.0, 20_000, np.full(4, -1), rng)
+    trace = play(observed.arrays, Policy(key, zeros, zeros), 1.0, 20_000, rng)
     first = np.bincount((trace.chosen == 0).argmax(axis=1), minlength=4) / 20_000
     np.testing.assert_allclose(first, np.exp(key) / np.exp(key).sum(), atol=0.02)
 
@@ -125,11 +125,10 @@ def test_joined_problems_are_played_as_each_alone() -> None:
     rng = np.random.default_rng(0)
     score = rng.standard_normal(len(arrays.time))
     late_weight = np.full(len(score), LATE_WEIGHT)
-    both = play(arrays, Policy(features.base_key, score, late_weight), 0.0, 1, np.full(len(arrays.tensor), -1), rng)
+    both = play(arrays, Policy(features.base_key, score, late_weight), 0.0, 1, rng)
     for g, one in enumerate(observed):
         mine = slice(int(arrays.pair_ptr[g]), int(arrays.pair_ptr[g + 1]))
-        free = np.full(cases[g].num_ops, -1)
-        alone = play(one.arrays, Policy(one.features.base_key, score[mine], late_weight[mine]), 0.0, 1, free, rng)
+        alone = play(one.arrays, Policy(one.features.base_key, score[mine], late_weight[mine]), 0.0, 1, rng)
         assert alone.value[0, 0] == both.value[0, g]
 
 

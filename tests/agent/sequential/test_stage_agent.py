@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rlinit.agent.network.checkpoint import Card, load_checkpoint, save_checkpoint
 from rlinit.agent.stages.decoding import Decoding
 from rlinit.arrays import IntArray
-from rlinit.errors import CheckpointError, RlinitError
+from rlinit.errors import CheckpointError
 from rlinit.stages.batch import StageBatch
 from rlinit.stages.problem import StageProblem
 from tests.late import late_imports
@@ -23,18 +23,14 @@ from tests.stage_cases import random_problem
 with late_imports():
     import torch
 
-    from rlinit.agent.sequential.decoding import greedy, sample
+    from rlinit.agent.sequential.decoding import decode, order_choices, ready_steps
     from rlinit.agent.sequential.pointer_network import (
-        OrderDecoding,
+        PackedGraphs,
         PointerBatch,
         PointerNetwork,
         cosine_reward,
         embedding,
-        order_choices,
-        packed,
-        ready_counts,
     )
-    from rlinit.agent.sequential.rollouts import OrderRollouts
     from rlinit.agent.sequential.stage_agent import PointerAgent
 
 
@@ -49,8 +45,15 @@ def joined(problems: list[StageProblem]) -> StageBatch:
     return StageBatch.join([StageBatch.of_problem(problem) for problem in problems])
 
 
-def start(net: PointerNetwork, batch: StageBatch, copies: int = 1) -> OrderDecoding:
-    return OrderDecoding(net.decoder, net(PointerBatch.of(batch)), OrderRollouts(packed(batch), copies))
+def orders_of(net: PointerNetwork, batch: StageBatch, copies: int = 1, seed: int | None = None) -> torch.Tensor:
+    """Return orders that a network takes, greedily without a seed."""
+    with torch.no_grad():
+        return decode(net.decoder, net(PointerBatch.of(batch)), PackedGraphs(batch), copies, seed)
+
+
+def choices_of(net: PointerNetwork, batch: StageBatch, orders: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return log-probabilities, entropies, rows and numbers of ready nodes of the choices of orders."""
+    return order_choices(net.decoder, net(PointerBatch.of(batch)), PackedGraphs(batch), orders)
 
 
 def relabelled(problem: StageProblem, label: IntArray) -> StageProblem:
@@ -75,22 +78,53 @@ def is_topological(problem: StageProblem, order: IntArray) -> bool:
 
 @given(seed=st.integers(0, 1000), sizes=st.lists(st.integers(1, 9), min_size=1, max_size=3))
 @settings(max_examples=10, deadline=None)
-def test_orders_are_topological_and_probabilities_exact(seed: int, sizes: list[int]) -> None:
-    """Whatever is drawn is a topological order, and replaying it gives the log-probability that stepping gave."""
+def test_orders_are_topological_and_choices_those_that_were_open(seed: int, sizes: list[int]) -> None:
+    """Whatever is drawn is a topological order; what was ready at each step is what has no producer left."""
     problems = [random_problem(seed + i, n) for i, n in enumerate(sizes)]
     net, batch = network(seed), joined(problems)
+    orders = orders_of(net, batch, 3, seed)
     with torch.no_grad():
-        drawn = start(net, batch, 3)
-        stepped = sample(drawn, torch.Generator().manual_seed(seed))
-        orders = drawn.rollouts.orders
-        log_prob, entropy, row = order_choices(net.decoder, net(PointerBatch.of(batch)), packed(batch), orders)
-    for i, order in enumerate(orders.numpy()):
-        assert is_topological(problems[i // 3], order[order >= 0])
-    total = torch.zeros(len(orders), dtype=torch.float64).index_add(0, row, log_prob)
-    assert torch.allclose(total, stepped, atol=1e-5)
+        _, entropy, row, count = choices_of(net, batch, orders)
+    graph = torch.arange(len(problems)).repeat_interleave(3)
+    first = ready_steps(PackedGraphs(batch), graph, orders).numpy()
+    for i, whole in enumerate(orders.numpy()):
+        problem, order = problems[i // 3], whole[whole >= 0]
+        assert is_topological(problem, order)
+        place = np.argsort(order)
+        for v in range(problem.num_nodes):
+            before = problem.pred[problem.pred_indptr[v] : problem.pred_indptr[v + 1]]
+            assert first[i, v] == max((place[u] + 1 for u in before), default=0)
+        steps = np.arange(len(order))
+        ready = (first[i, : len(order), None] <= steps) & (steps <= place[:, None])
+        assert count[row == i].tolist() == ready.sum(axis=0).tolist()
     assert bool((entropy >= -1e-12).all())
-    alone = ready_counts(packed(batch), orders[::3])
-    assert bool((entropy[: int((orders[0] >= 0).sum())][alone[: int((orders[0] >= 0).sum())] == 1] < 1e-9).all())
+    assert bool((entropy[count == 1] < 1e-9).all())
+
+
+def test_draws_are_as_frequent_as_their_probabilities() -> None:
+    """Of thousands of orders drawn step by step each is as frequent as replaying it says, within four deviations."""
+    net, batch, draws = network(1), joined([random_problem(5, 5, density=0.3)]), 4000
+    found, count = torch.unique(orders_of(net, batch, draws, 0), dim=0, return_counts=True)
+    with torch.no_grad():
+        log_prob, _, row, _ = choices_of(net, batch, found)
+    share = torch.zeros(len(found), dtype=torch.float64).index_add(0, row, log_prob).exp()
+    assert len(found) > 3
+    deviation = torch.sqrt(draws * share * (1 - share))
+    assert bool(((count - draws * share).abs() <= 4 * deviation + 1).all())
+
+
+def test_greedy_orders_take_the_likeliest_node() -> None:
+    """Replaying a greedy order up to any step, no other ready node is more probable there."""
+    problem = random_problem(6, 6, density=0.3)
+    net, batch = network(3), joined([problem])
+    greedy = orders_of(net, batch)
+    rivals = [order for order in permutations(range(6)) if is_topological(problem, np.array(order))]
+    with torch.no_grad():
+        orders = torch.cat([greedy, torch.tensor(rivals)])
+        log_prob = choices_of(net, batch, orders)[0].view(len(orders), 6)
+    for step in range(6):
+        same = (orders[1:, :step] == greedy[0, :step]).all(dim=1)
+        assert bool((log_prob[1:][same, step] <= log_prob[0, step] + 1e-5).all())
 
 
 def test_probabilities_of_all_orders_sum_to_one() -> None:
@@ -100,9 +134,7 @@ def test_probabilities_of_all_orders_sum_to_one() -> None:
     orders = np.array([order for order in permutations(range(5)) if is_topological(problem, np.array(order))])
     assert len(orders) > 3
     with torch.no_grad():
-        terms = order_choices(
-            net.decoder, net(PointerBatch.of(batch)), packed(batch), torch.from_numpy(np.array(orders))
-        )
+        terms = choices_of(net, batch, torch.from_numpy(orders))
     total = torch.zeros(len(orders), dtype=torch.float64).index_add(0, terms[2], terms[0])
     assert float(total.exp().sum()) == pytest.approx(1.0, abs=1e-6)
 
@@ -111,10 +143,7 @@ def test_gradients_reach_every_weight() -> None:
     """The log-probability and entropy of drawn orders have gradients in all weights."""
     batch = joined([random_problem(i, 8, density=0.2) for i in range(3)])
     net = network()
-    with torch.no_grad():
-        drawn = start(net, batch, 2)
-        sample(drawn, torch.Generator().manual_seed(0))
-    log_prob, entropy, _ = order_choices(net.decoder, net(PointerBatch.of(batch)), packed(batch), drawn.rollouts.orders)
+    log_prob, entropy, _, _ = choices_of(net, batch, orders_of(net, batch, 2, 0))
     (log_prob.sum() + entropy.sum()).backward()  # type: ignore[no-untyped-call]
     without = [name for name, weight in net.named_parameters() if weight.grad is None or not weight.grad.any()]
     assert not [name for name in without if "embed.bias" not in name]
@@ -129,10 +158,8 @@ def test_relabelling_relabels_the_order(seed: int) -> None:
     net = network(seed)
     if len(np.unique(embedding(joined([problem]))[1][:, [0, *range(2, 10)]], axis=0)) < 9:
         return
-    with torch.no_grad():
-        here, there = start(net, joined([problem])), start(net, joined([relabelled(problem, label)]))
-        assert float(greedy(here)) == pytest.approx(float(greedy(there)), abs=1e-5)
-    assert np.array_equal(label[here.rollouts.orders[0].numpy()], there.rollouts.orders[0].numpy())
+    here, there = orders_of(net, joined([problem])), orders_of(net, joined([relabelled(problem, label)]))
+    assert np.array_equal(label[here[0].numpy()], there[0].numpy())
 
 
 def test_agent_proposes_greedy_first_and_repeats_itself() -> None:
@@ -193,12 +220,3 @@ def test_cosine_reward_of_equation_one() -> None:
     """Equation 1: one for equal stages, the cosine otherwise, and zero, not an error, for zeros."""
     found, label = np.array([[1.0, 2, 2], [3, 0, 0], [0, 0, 0]]), np.array([[1.0, 2, 2], [0, 4, 0], [1, 1, 1]])
     assert cosine_reward(found, label) == pytest.approx([1.0, 0.0, 0.0])
-
-
-def test_taking_an_unready_node_is_an_error() -> None:
-    """A rollout refuses a node whose predecessors are not taken, and a pass of a row that is not done."""
-    batch = joined([random_problem(1, 4, density=1.0)])
-    rollouts = OrderRollouts(packed(batch))
-    for node in (3, -1):
-        with pytest.raises(RlinitError, match=f"row 0 may not take node {node}"):
-            rollouts.take(torch.tensor([node]))

@@ -50,8 +50,8 @@ def test_placements_with_lookahead_are_feasible(problem: PlacementProblem, seed:
 def test_one_rival_and_no_other_device_is_the_greedy_placement(problem: PlacementProblem, seed: int) -> None:
     """With nothing to compare, looking ahead changes nothing: the same devices and starts as the plain policy's."""
     observed = observe(problem)
-    policy, free = random_policy(observed, seed), np.full(problem.num_ops, -1)
-    trace = play(observed.arrays, policy, 0.0, 1, free, np.random.default_rng(0))
+    policy = random_policy(observed, seed)
+    trace = play(observed.arrays, policy, 0.0, 1, np.random.default_rng(0))
     value, device, start = play_ahead(observed.arrays, policy, observed.cost_to_go, 0, 1, -np.inf)
     assert value == trace.value[0, 0]
     if np.isfinite(value):

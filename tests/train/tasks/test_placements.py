@@ -7,27 +7,29 @@ import pytest
 
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 from rlinit.placements.timeline import makespan
-from rlinit.train.core.labels import fingerprint
-from rlinit.train.tasks.placements import PlacementBatch, PlacementTask, PlacementTaskParams, credits_of
 from tests.late import late_imports
 from tests.placement_cases import random_placement_problem
 
 with late_imports():
     import torch
 
-    from rlinit.train.algorithms.reinforce import shared_advantage, standardised
+    from rlinit.train.core.reinforce import choice_weights, shared_advantage
+    from rlinit.train.tasks.placements import PlacementBatch, PlacementTask, PlacementTaskParams, credits_of
 
 
 @pytest.fixture
 def task() -> PlacementTask:
     """Return a small task of layered graphs, which are made quickly."""
-    return PlacementTask(PlacementTaskParams(hidden=16, layers=2, other_devices=0.0, layered=1.0, label_evaluations=50))
+    return PlacementTask(PlacementTaskParams(hidden=16, layers=2, other_devices=0.0, layered=1.0))
 
 
 def test_seeds_decide_the_problems(task: PlacementTask) -> None:
     """The same seed gives the same problems, another seed others; references are HEFT's makespans."""
     batch = task.generate(4, 20, 5)
-    assert fingerprint(batch) == fingerprint(task.generate(4, 20, 5)) != fingerprint(task.generate(5, 20, 5))
+    same, other = task.generate(4, 20, 5), task.generate(5, 20, 5)
+    for one, two in zip(batch.arrays, same.arrays, strict=True):
+        np.testing.assert_array_equal(one, two)
+    assert not np.array_equal(batch.features.node, other.features.node)
     for problem, reference in zip(batch.problems, batch.reference, strict=True):
         heft = PLACEMENT_HEURISTICS["heft"](problem, seed=0)
         assert heft is not None
@@ -51,18 +53,6 @@ def test_an_untrained_network_is_heft(task: PlacementTask) -> None:
         outputs = task.forward(network, batch, torch.device("cpu"))
     played = task.rollout(network, batch, outputs, samples=1, seed=0, greedy=True)
     np.testing.assert_array_equal(played.reward, 0.0)
-
-
-def test_the_rival_gets_better_with_time(task: PlacementTask) -> None:
-    """With no time the rival is earliest finish; with some it is no worse anywhere, better somewhere, and never wins
-    over an optimum.
-    """
-    batch = task.generate(1, 30, 6)
-    none, some = task.rival(batch, 0.0), task.rival(batch, 0.3)
-    assert (some <= none * (1 + 1e-12)).all()
-    assert (some < none * (1 - 1e-9)).any()
-    proven = task.validation(small=True)["layered-8"]
-    assert (task.rival(proven, 0.1) >= proven.optimum * (1 - 1e-9)).all()
 
 
 def test_credits_of_an_endless_horizon_are_advantages() -> None:
@@ -107,8 +97,9 @@ def test_training_on_a_few_problems_finds_better_placements(horizon: int) -> Non
         outputs = task.forward(network, batch, torch.device("cpu"))
         played = task.rollout(network, batch, outputs, samples=12, seed=step)
         choices = task.choices(network, batch, outputs, played)
-        advantage = torch.from_numpy(standardised(shared_advantage(played.reward)).ravel())
-        weight = choices.credit if choices.credit is not None else advantage[choices.trajectory]
+        weight = choices.credit
+        if weight is None:
+            weight = choice_weights(choices, shared_advantage(played.reward), normalise=True)
         loss = -(weight * choices.log_prob).mean()
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -117,33 +108,6 @@ def test_training_on_a_few_problems_finds_better_placements(horizon: int) -> Non
         outputs = task.forward(network, batch, torch.device("cpu"))
     greedy = task.rollout(network, batch, outputs, samples=1, seed=0, greedy=True)
     assert greedy.reward.mean() > 0.025
-
-
-def test_labels_are_schedules_and_can_be_imitated(task: PlacementTask) -> None:
-    """Labels are at most HEFT's makespan, and a step down the imitation loss lowers it."""
-    batch, network = task.generate(2, 20, 4), task.network(0)
-    labels = task.label(batch)
-    assert (labels["value"] <= batch.reference * (1 + 1e-9)).all()
-    optimiser = torch.optim.Adam(network.parameters(), lr=3e-3)
-    losses = []
-    for _ in range(15):
-        loss = task.imitation_loss(network, batch, task.forward(network, batch, torch.device("cpu")), labels)
-        optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-        losses.append(float(loss.detach()))
-    assert losses[-1] < losses[0]
-
-
-def test_plans_show_what_was_played(task: PlacementTask) -> None:
-    """A plan has the makespan of its rollout."""
-    batch, network = task.generate(6, 12, 2), task.network(0)
-    with torch.no_grad():
-        outputs = task.forward(network, batch, torch.device("cpu"))
-    played = task.rollout(network, batch, outputs, samples=2, seed=0)
-    plan = task.plan(batch, played, 1, 1)
-    assert plan.value == pytest.approx(played.value[1, 1])
-    assert len(plan.batches) == 12
 
 
 def test_validation_looks_at_real_models_but_never_chooses_by_them() -> None:
