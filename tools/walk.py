@@ -17,7 +17,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-TARGETS = ("PlacementModel._memory", "bottleneck_pass", "interval_bound")
+TARGETS = ("DeviceModel._memory", "bottleneck_pass", "interval_bound")
 """A constraint, a pass over ideals and a bound: each is reached by one of the three problems."""
 
 Call = tuple[str, str]
