@@ -9,8 +9,9 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget
-from rlinit.exact.placements.split.search import EXPANSIONS_PER_S, Frontier, Target, advance, root_bound, search_model
+from rlinit.exact.placements.split.search import EXPANSIONS_PER_S, Target, advance, root_bound, search_model
 from rlinit.exact.placements.split.separators import separators
+from rlinit.exact.placements.split.state_layers import Frontier
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import placement_from_priority
 

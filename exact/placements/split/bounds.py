@@ -44,7 +44,6 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.placements.split.search import (
     MAX_BLOCK_OPS,
-    Frontier,
     SearchResult,
     Target,
     search,
@@ -52,6 +51,7 @@ from rlinit.exact.placements.split.search import (
     transfer_times,
 )
 from rlinit.exact.placements.split.separators import descendants, induced
+from rlinit.exact.placements.split.state_layers import Frontier
 from rlinit.placements.problem import PlacementProblem
 
 LowerBound = Callable[[PlacementProblem], float]

@@ -15,7 +15,6 @@ from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget
 from rlinit.exact.placements.bounds.destructive import DestructiveSearch
 from rlinit.exact.placements.split.search import (
-    Frontier,
     SearchModel,
     SearchResult,
     Target,
@@ -24,6 +23,7 @@ from rlinit.exact.placements.split.search import (
     search_model,
 )
 from rlinit.exact.placements.split.separators import induced, separators
+from rlinit.exact.placements.split.state_layers import Frontier
 from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
 from rlinit.placements.timeline import makespan, placement_from_priority, placement_of, timeline
 
@@ -62,7 +62,7 @@ class _Segment:
     source: int
     inner: IntArray
     sink: int
-    models: list[SearchModel]
+    model: SearchModel
     starts: list[Frontier]
     lower: FloatArray
     value: FloatArray
@@ -122,7 +122,7 @@ class BlockChain:
         targets = [Target(sink, q) for q in range(d)] if sink >= 0 else [Target(-1, -1)]
         model = search_model(self.problem, self.comm, externals, inner, targets)
         lower = np.empty((d if source >= 0 else 1, len(targets)))
-        starts, models = [], []
+        starts = []
         n = len(externals) + len(inner)
         for u in range(len(lower)):
             device = np.full((1, n), -1, np.int8)
@@ -130,12 +130,11 @@ class BlockChain:
             zeros = np.zeros((1, d))
             start = Frontier(zeros, np.zeros((1, n)), device, zeros, np.zeros((1, n), np.int8), np.zeros(1, np.int64))
             starts.append(start)
-            models.append(model)
             lower[u] = root_bound(model, start)
             if source >= 0 and sink >= 0 and self.problem.group[source] == self.problem.group[sink]:
                 lower[u, np.arange(d) != u] = np.inf
         value = np.full(lower.shape, np.inf)
-        return _Segment(source, inner, sink, models, starts, lower, value, {}, np.zeros(len(lower), np.int64))
+        return _Segment(source, inner, sink, model, starts, lower, value, {}, np.zeros(len(lower), np.int64))
 
     def adopt(self, placement: Placement) -> None:
         """Take what a schedule does between separators as values of its pairs of devices."""
@@ -229,7 +228,7 @@ class BlockChain:
             if isinstance(level, int):
                 return self._solve_block(segment, u, limit, budget, level)
             left = self.max_work - self.work
-            return search(segment.models[u], segment.starts[u], limit, budget, widths=level, max_work=left)
+            return search(segment.model, segment.starts[u], limit, budget, widths=level, max_work=left)
 
         if self.jobs == 1:
             results = [one(segment, u) for segment, u in todo]

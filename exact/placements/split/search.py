@@ -23,7 +23,7 @@ from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.placements.split.search_bounds import MAX_MULTIPLIER_DEVICES, best_multiplier, block_tails
 from rlinit.exact.placements.split.search_kernel import BlockBounds, sweep
-from rlinit.exact.placements.split.state_layers import BlockMemory, BlockOps
+from rlinit.exact.placements.split.state_layers import BlockMemory, BlockOps, Frontier
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import PlacementProblem
 
@@ -47,49 +47,15 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Frontier:
-    """Partial schedules as arrays: i of them over n local ops and d devices.
-
-    Parameters
-    ----------
-    free_s, held_bytes
-        (i, d) when each device is free, and what it holds.
-    end_s, device, rank
-        (i, n) end, device (-1: not run yet) and place in the order of the block's ops.
-    root
-        (i,) index of the schedule each began with.
-    """
-
-    free_s: FloatArray
-    end_s: FloatArray
-    device: NDArray[np.int8]
-    held_bytes: FloatArray
-    rank: NDArray[np.int8]
-    root: IntArray
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class SearchModel:
     """A block as the kernel wants it. Local ops are the externals, then the ops in topological order.
 
     Parameters
     ----------
-    num_fixed
-        Number of externals, ops that ran before and have consumers in the block or after it.
-    time_s, comm_s
-        (n, d) and (n, d, d) seconds of ops and of transfers.
-    live, group_live
-        (n,) whether an op has consumers, a group members, beyond the block.
-    need_bytes, capacity_bytes, held_matters
-        Memory of ops and devices, and whether it can bind.
-    tail_s
-        (t, n, d) seconds at least from the end of an op on a device to the end of each target.
-    local_tail_s
-        (n, d) seconds at least from the end of an op to that of the block, if schedules are ranked by it; else (0, d).
-    multiplier, weighted_s, after_s
-        The weighted bound: (y, d), (y, n) and (y,) for what is after the block.
-    device_tail_s
-        (t, d) seconds at least from the last end of an op on a device to the end of each target.
+    ops, memory, bounds
+        For t targets; nothing is cut off yet.
+    weighted_s
+        (y, n) least weighted seconds of each op.
     sink_arrival_s
         (t, n, d) seconds from the end of an op to that of the target that consumes it, -inf for others.
     target_device
@@ -98,26 +64,10 @@ class SearchModel:
         (t,) seconds of each target's sink.
     """
 
-    num_fixed: int
-    time_s: FloatArray
-    comm_s: FloatArray
-    pred_indptr: IntArray
-    pred: IntArray
-    pred_mask: IntArray
-    succ_mask: IntArray
-    live: NDArray[np.bool_]
-    group: IntArray
-    group_mask: IntArray
-    group_live: NDArray[np.bool_]
-    need_bytes: FloatArray
-    capacity_bytes: FloatArray
-    held_matters: bool
-    tail_s: FloatArray
-    local_tail_s: FloatArray
-    multiplier: FloatArray
+    ops: BlockOps
+    memory: BlockMemory
+    bounds: BlockBounds
     weighted_s: FloatArray
-    after_s: FloatArray
-    device_tail_s: FloatArray
     sink_arrival_s: FloatArray
     target_device: IntArray
     sink_time_s: FloatArray
@@ -160,7 +110,6 @@ def search_model(
     targets: list[Target],
     tail_after: FloatArray | None = None,
     work_after_s: FloatArray | None = None,
-    multiplier: FloatArray | None = None,
 ) -> SearchModel:
     """Return the model of a block.
 
@@ -180,8 +129,6 @@ def search_model(
         does not count.
     work_after_s
         (k, d) times of the ops after the block, which the one target without sink then waits for too.
-    multiplier
-        (y, d) multipliers of the devices, each row at least 0 and with the sum 1; None: those of the assignment LP.
     """
     local = np.concatenate([externals, ops])
     k, sink = len(externals), targets[0].sink
@@ -192,8 +139,7 @@ def search_model(
     base = np.maximum(arrival, 0.0 if sink < 0 else -np.inf)
     if tail_after is not None:
         base = np.maximum(base, tail_after[local])
-    if multiplier is None:
-        multiplier = _multipliers(time_s[k:] if work_after_s is None else np.concatenate([time_s[k:], work_after_s]))
+    multiplier = _multipliers(time_s[k:] if work_after_s is None else np.concatenate([time_s[k:], work_after_s]))
     weighted = _weighted(time_s, multiplier)
     tail, device_tail = _tails(k, edges.succs, time_s, local_comm, base, weighted)
     after, local_tail = np.zeros(len(multiplier)), np.zeros((0, problem.num_devices))
@@ -203,30 +149,31 @@ def search_model(
     group, group_mask, group_live = _groups(problem, local, k)
     need = problem.weight_bytes + problem.num_shards * problem.shard_bytes
     sink_time = [0.0 if sink < 0 else float(problem.op_time_s[sink, target.device]) for target in targets]
+    t = len(targets)
     return SearchModel(
-        num_fixed=k,
-        time_s=time_s,
-        comm_s=local_comm,
-        pred_indptr=np.cumsum([0, *(len(each) for each in edges.preds)]).astype(np.int64),
-        pred=np.array([u for each in edges.preds for u in each], np.int64),
-        pred_mask=edges.pred_mask,
-        succ_mask=edges.succ_mask,
-        live=edges.live,
-        group=group,
-        group_mask=group_mask,
-        group_live=group_live,
-        need_bytes=need[local],
-        capacity_bytes=problem.capacity_bytes * CAPACITY_SLACK,
-        held_matters=bool((need.sum() > problem.capacity_bytes).any()),
-        tail_s=tail,
-        local_tail_s=local_tail,
-        multiplier=multiplier,
-        weighted_s=weighted,
-        after_s=after,
-        device_tail_s=device_tail,
-        sink_arrival_s=arrival,
-        target_device=np.array([target.device if sink >= 0 else -1 for target in targets], np.int64),
-        sink_time_s=np.array(sink_time),
+        BlockOps(
+            k,
+            time_s,
+            local_comm,
+            np.cumsum([0, *(len(each) for each in edges.preds)]).astype(np.int64),
+            np.array([u for each in edges.preds for u in each], np.int64),
+            edges.pred_mask,
+            edges.succ_mask,
+            edges.live,
+        ),
+        BlockMemory(
+            need[local],
+            problem.capacity_bytes * CAPACITY_SLACK,
+            bool((need.sum() > problem.capacity_bytes).any()),
+            group,
+            group_mask,
+            group_live,
+        ),
+        BlockBounds(tail, local_tail, multiplier, device_tail, after, np.ones(t), np.full(t, np.inf)),
+        weighted,
+        arrival,
+        np.array([target.device if sink >= 0 else -1 for target in targets], np.int64),
+        np.array(sink_time),
     )
 
 
@@ -292,7 +239,7 @@ def _groups(problem: PlacementProblem, local: IntArray, k: int) -> tuple[IntArra
     return group, mask, live
 
 
-def even_multipliers(time_s: FloatArray) -> FloatArray:
+def _even_multipliers(time_s: FloatArray) -> FloatArray:
     """Return (y, d) multipliers of the devices: equal ones and, if speeds differ, those that even them out."""
     finite = np.isfinite(time_s)
     largest = time_s[finite].max(initial=0.0)
@@ -311,7 +258,7 @@ def _multipliers(time_s: FloatArray, around_s: FloatArray | None = None) -> Floa
     finite = np.isfinite(time_s)
     largest = time_s[finite].max(initial=0.0)
     if d == 1 or largest <= 0.0 or n > _MAX_MULTIPLIER_OPS:
-        return even_multipliers(time_s)
+        return _even_multipliers(time_s)
     arounds = np.zeros((1, d)) if around_s is None else around_s
     if d <= MAX_MULTIPLIER_DEVICES:
         scaled = np.ascontiguousarray(time_s / largest)
@@ -335,24 +282,26 @@ def _multipliers(time_s: FloatArray, around_s: FloatArray | None = None) -> Floa
 
 def _reweighted(model: SearchModel, start: Frontier, limit_s: FloatArray) -> SearchModel:
     """Return the model with multipliers for what can be run where, if one of the targets is to end below its limit."""
-    k, n = model.num_fixed, len(model.time_s)
-    head = np.zeros_like(model.time_s)
+    ops, bounds = model.ops, model.bounds
+    k, n = ops.num_fixed, len(ops.time_s)
+    head = np.zeros_like(ops.time_s)
     for v in range(k, n):
         head[v] = start.free_s[0]
-        for u in model.pred[model.pred_indptr[v] : model.pred_indptr[v + 1]]:
+        for u in ops.pred[ops.pred_indptr[v] : ops.pred_indptr[v + 1]]:
             if u < k:
-                arrival = start.end_s[0, u] + model.comm_s[u, start.device[0, u]]
+                arrival = start.end_s[0, u] + ops.comm_s[u, start.device[0, u]]
             else:
-                arrival = (head[u] + model.time_s[u])[:, None] + model.comm_s[u]
+                arrival = (head[u] + ops.time_s[u])[:, None] + ops.comm_s[u]
                 arrival = arrival.min(axis=0)
             head[v] = np.maximum(head[v], arrival)
     active = np.flatnonzero(limit_s > -np.inf)
-    ends_s = head[k:] + model.time_s[k:] + model.tail_s[active, k:]
+    ends_s = head[k:] + ops.time_s[k:] + bounds.tail[active, k:]
     able = (ends_s < limit_s[active, None, None]).any(axis=0)
-    around = head[k:].min(axis=0, initial=np.inf) + model.device_tail_s[active]
-    multiplier = _multipliers(np.where(able, model.time_s[k:], np.inf), around)
+    around = head[k:].min(axis=0, initial=np.inf) + bounds.device_tail[active]
+    multiplier = _multipliers(np.where(able, ops.time_s[k:], np.inf), around)
     # Targets are searched for without what is after the block.
-    return dataclasses.replace(model, multiplier=multiplier, after_s=np.zeros(len(multiplier)))
+    without = bounds._replace(multiplier=multiplier, after=np.zeros(len(multiplier)))
+    return dataclasses.replace(model, bounds=without)
 
 
 def _weighted(time_s: FloatArray, multiplier: FloatArray) -> FloatArray:
@@ -396,30 +345,8 @@ def advance(
     -------
     The frontier after the block, (t,) the least bound of what was dropped for the width, and the work.
     """
-    ops = BlockOps(
-        model.num_fixed, model.time_s, model.comm_s, model.pred_indptr, model.pred, model.pred_mask, model.succ_mask,
-        model.live,
-    )  # fmt: skip
-    memory = BlockMemory(
-        model.need_bytes, model.capacity_bytes, model.held_matters, model.group, model.group_mask, model.group_live
-    )
-    bounds = BlockBounds(
-        model.tail_s, model.local_tail_s, model.multiplier, model.device_tail_s, model.after_s, scale_s, cutoff_s
-    )
-    ops = BlockOps(
-        model.num_fixed, model.time_s, model.comm_s, model.pred_indptr, model.pred, model.pred_mask, model.succ_mask,
-        model.live,
-    )  # fmt: skip
-    memory = BlockMemory(
-        model.need_bytes, model.capacity_bytes, model.held_matters, model.group, model.group_mask, model.group_live
-    )
-    bounds = BlockBounds(
-        model.tail_s, model.local_tail_s, model.multiplier, model.device_tail_s, model.after_s, scale_s, cutoff_s
-    )
-    free, end, dev, held, rank, root, dropped, work = sweep(
-        width, max_work, ops, memory, bounds, frontier.free_s, frontier.end_s, frontier.device, frontier.held_bytes
-    )
-    return Frontier(free, end, dev, held, rank, root), dropped, int(work)
+    bounds = model.bounds._replace(scale=scale_s, cutoff=cutoff_s)
+    return sweep(width, max_work, model.ops, model.memory, bounds, frontier)
 
 
 def ends(model: SearchModel, frontier: Frontier) -> FloatArray:
@@ -455,23 +382,24 @@ def root_bound(model: SearchModel, frontier: Frontier) -> FloatArray:
     frontier
         The schedules at which the search begins.
     """
-    k, n = model.num_fixed, len(model.time_s)
+    ops, bounds = model.ops, model.bounds
+    k, n = ops.num_fixed, len(ops.time_s)
     if k == n:
         done: FloatArray = ends(model, frontier).min(axis=0)
         return done
     least = np.full(len(model.target_device), np.inf)
-    left = model.weighted_s[:, k:].sum(axis=1) + model.after_s
+    left = model.weighted_s[:, k:].sum(axis=1) + bounds.after
     for i in range(len(frontier.root)):
         best = np.zeros(len(least))
         for v in range(k, n):
-            if model.pred_mask[v]:
+            if ops.pred_mask[v]:
                 continue
             start = frontier.free_s[i].copy()
-            for u in model.pred[model.pred_indptr[v] : model.pred_indptr[v + 1]]:
-                start = np.maximum(start, frontier.end_s[i, u] + model.comm_s[u, frontier.device[i, u]])
-            best = np.maximum(best, (start + model.time_s[v] + model.tail_s[:, v]).min(axis=1))
-        busy = np.minimum(frontier.free_s[i] + model.device_tail_s, best[:, None])
-        least = np.minimum(least, np.maximum(best, (left + busy @ model.multiplier.T).max(axis=1)))
+            for u in ops.pred[ops.pred_indptr[v] : ops.pred_indptr[v + 1]]:
+                start = np.maximum(start, frontier.end_s[i, u] + ops.comm_s[u, frontier.device[i, u]])
+            best = np.maximum(best, (start + ops.time_s[v] + bounds.tail[:, v]).min(axis=1))
+        busy = np.minimum(frontier.free_s[i] + bounds.device_tail, best[:, None])
+        least = np.minimum(least, np.maximum(best, (left + busy @ bounds.multiplier.T).max(axis=1)))
     return least
 
 
@@ -503,15 +431,15 @@ def search(
     -------
     Values, bounds and schedules. A target is solved where its bound reaches its value or the cutoff.
     """
-    k, targets = model.num_fixed, len(cutoff_s)
+    k, n, targets = model.ops.num_fixed, len(model.ops.time_s), len(cutoff_s)
     floor = root_bound(model, start)
     bound = np.minimum(floor, cutoff_s)
     value = np.full(targets, np.inf)
-    device = np.full((targets, len(model.time_s) - k), -1, np.int64)
+    device = np.full((targets, n - k), -1, np.int64)
     rank = np.zeros_like(device)
     scale = np.where((floor > 0) & (floor < np.inf), floor, 1.0)
     work = 0
-    for width in widths if len(model.time_s) - k <= MAX_BLOCK_OPS else ():
+    for width in widths if n - k <= MAX_BLOCK_OPS else ():
         limit = np.minimum(cutoff_s, value)
         if work > 0 and (budget.expired or work >= max_work or bool((bound >= limit).all())):
             break

@@ -6,16 +6,16 @@ runs for every state is in kernels that count no references to the bundles they 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.exact.placements.split.state_layers import (
     BlockMemory,
     BlockOps,
     Child,
+    Frontier,
     Index,
     Layer,
     empty_child,
@@ -320,12 +320,10 @@ def _shared(group: IntArray) -> BoolArray:
     return size
 
 
-def _first_layer(
-    rows: int, num_targets: int, free: FloatArray, end: FloatArray, device: NDArray[np.int8], held: FloatArray
-) -> Layer:
-    layer = empty_layer(rows, end.shape[1], free.shape[1], num_targets)
-    i = len(free)
-    layer.free[:i], layer.end[:i], layer.device[:i], layer.held[:i] = free, end, device, held
+def _first_layer(rows: int, num_targets: int, start: Frontier) -> Layer:
+    i, n = start.end_s.shape
+    layer = empty_layer(rows, n, start.free_s.shape[1], num_targets)
+    layer.free[:i], layer.end[:i], layer.device[:i], layer.held[:i] = start[:4]
     layer.root[:i] = np.arange(i)
     return layer
 
@@ -336,11 +334,8 @@ def sweep(
     ops: BlockOps,
     memory: BlockMemory,
     bounds: BlockBounds,
-    free: FloatArray,
-    end: FloatArray,
-    device: NDArray[np.int8],
-    held: FloatArray,
-) -> tuple[FloatArray, FloatArray, NDArray[np.int8], FloatArray, NDArray[np.int8], IntArray, FloatArray, int]:
+    start: Frontier,
+) -> tuple[Frontier, FloatArray, int]:
     """Run all layers, keeping at most `width` states of each layer.
 
     Parameters
@@ -349,35 +344,28 @@ def sweep(
         Once `max_expanded` states were expanded only a few of each layer are.
     ops, memory, bounds
         The block.
-    free, end, device, held
-        (i, d), (i, n), (i, n), (i, d) the states to start from, as in :class:`Layer`.
+    start
+        The states to start from.
 
     Returns
     -------
-    Free times, ends, devices, held bytes, places in the order and initial states of the final states; (t,) the least
-    bound of the states dropped for the width, ``inf`` where none; and the states expanded.
+    The final states; (t,) the least bound of the states dropped for the width, ``inf`` where none; and the states
+    expanded.
     """
     n, d = ops.time_s.shape
     num_targets = len(bounds.cutoff)
-    rows = max(2 * width + _SPARE, len(free))
-    here = _first_layer(rows, num_targets, free, end, device, held)
+    rows = max(2 * width + _SPARE, len(start.free_s))
+    here = _first_layer(rows, num_targets, start)
     there = empty_layer(rows, n, d, num_targets)
     index = empty_index(rows, 2 * width + _SPARE)
     state = _empty_state(n, d, num_targets, len(bounds.multiplier), memory.group)
     child = empty_child(n, d, num_targets)
     child.number[2] = state.shared.any() or memory.group_live.any()
-    progress = _Progress(np.array([len(free), 0], np.int64), np.empty(1), np.full(num_targets, np.inf))
+    progress = _Progress(np.array([len(start.free_s), 0], np.int64), np.empty(1), np.full(num_targets, np.inf))
     _make_layers(width, max_expanded, ops, memory, bounds, here, there, index, state, child, progress)
     here = here if (n - ops.num_fixed) % 2 == 0 else there
     # Nothing of a state beyond the last layer is open to another one but what is live.
     count = int(progress.number[0])
-    return (
-        here.free[:count].copy(),
-        here.end[:count].copy(),
-        here.device[:count].copy(),
-        here.held[:count].copy(),
-        here.rank[:count].copy(),
-        here.root[:count].copy(),
-        progress.dropped,
-        int(progress.number[1]),
-    )
+    parts: list[Any] = [each[:count].copy() for each in here[: len(Frontier._fields)]]
+    found = Frontier(*parts)
+    return found, progress.dropped, int(progress.number[1])

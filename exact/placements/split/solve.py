@@ -13,9 +13,8 @@ that, so `bound` holds for those too. Only the pairs on the shortest path by low
 they are: they cannot lead to anything better. Blocks alike share their solutions.
 
 With more channels, and where memory binds, a few partial schedules are carried from block to block
-(:mod:`rlinit.exact.placements.split.beam`), and what they end in is solved again, block by block and across the ends
-of blocks, between what runs before and what runs after (:mod:`rlinit.exact.placements.split.reoptimise`). The bound is
-that of :mod:`rlinit.exact.placements.split.bounds`, or of the longest path and the work.
+(:mod:`rlinit.exact.placements.split.beam`). The bound is that of :mod:`rlinit.exact.placements.split.bounds`, or of the
+longest path and the work.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from rlinit.budget import Budget
 from rlinit.exact.placements.split.beam import BlockBeam
 from rlinit.exact.placements.split.bounds import split_bound
 from rlinit.exact.placements.split.chain_dp import EXACT, BlockChain
-from rlinit.exact.placements.split.reoptimise import resolve_blocks
 from rlinit.exact.placements.split.search import transfer_times
 from rlinit.exact.placements.split.separators import channel_cuts, induced, with_side_outputs, without_side_outputs
 from rlinit.placements.problem import Placement, PlacementProblem
@@ -44,8 +42,6 @@ LEAST_OPS = 4
 
 _RECURSION_OPS = 4000
 _BEAM_WIDTHS = (16, 256, 4096)
-_SUBSEQUENCES = ((12, 16), (24, 64), (30, 128))
-"""Ops of a subsequence that is solved again, and partial schedules kept: about a block, then about two."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,7 +124,6 @@ def solve_split(
     first = channels == 1 and upper < np.inf and problem.transfers == "parallel"
     if not first:
         best.carry(beam, _BEAM_WIDTHS[0])
-        best.resolve(*_SUBSEQUENCES[0])
     chain = BlockChain(problem, best.comm_s, jobs, max_work - best.work)
     if best.placement is not None:
         chain.adopt(best.placement)
@@ -137,13 +132,9 @@ def solve_split(
     best.offer(found)
     if first and not best.closed:
         best.carry(beam, _BEAM_WIDTHS[0])
-        best.resolve(*_SUBSEQUENCES[0])
     if not best.closed and len(blocks) > 1 and problem.num_ops <= _RECURSION_OPS and not beam.is_exact:
         share = budget.share(0.5 * min(budget.remaining_s, 1e9))
         best.bound = max(best.bound, split_bound(problem, blocks, budget=share))
-    for size, width in _SUBSEQUENCES[1:]:
-        best.resolve(size, width)
-    # Wider beams are for what cannot be solved again, and for what they may prove.
     if beam.is_exact or problem.transfers != "parallel" or best.placement is None:
         for width in _BEAM_WIDTHS[1:]:
             if not beam.complete:
@@ -198,22 +189,6 @@ class _Best:
             return
         self.offer(beam.run(width, self.limit, self.max_work - self.work, self.budget))
         self.work += beam.work
-
-    def resolve(self, size: int, width: int) -> None:
-        """Solve subsequences of the best schedule again."""
-        if self.placement is None or self.closed or self.work >= self.max_work:
-            return
-        found, work = resolve_blocks(
-            self.problem,
-            self.comm_s,
-            self.placement,
-            size=size,
-            width=width,
-            budget=self.budget,
-            max_work=self.max_work - self.work,
-        )
-        self.work += work
-        self.offer(found)
 
 
 def _blocks(problem: PlacementProblem, channels: int | Literal["auto"]) -> list[IntArray]:

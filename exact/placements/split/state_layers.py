@@ -58,6 +58,22 @@ class BlockMemory(NamedTuple):
     group_live: BoolArray
 
 
+class Frontier(NamedTuple):
+    """Partial schedules as arrays: i of them over n local ops and d devices.
+
+    ``free_s`` and ``held_bytes`` (i, d) are when each device is free, and what it holds; ``end_s``, ``device`` (-1: not
+    run yet) and ``rank`` (i, n) end, device and place in the order of the block's ops; ``root`` (i,) is the index of
+    the schedule each began with.
+    """
+
+    free_s: FloatArray
+    end_s: FloatArray
+    device: NDArray[np.int8]
+    held_bytes: FloatArray
+    rank: NDArray[np.int8]
+    root: IntArray
+
+
 class Layer(NamedTuple):
     """States by row: of i states the times (i, d) at which devices are ``free`` and the bytes ``held`` there.
 

@@ -27,8 +27,8 @@ def _all_pairs(problem: PlacementProblem) -> tuple[float, int]:
     best = np.zeros(1)
     for part in chain.segments:
         costs = []
-        for model, start, lower in zip(part.models, part.starts, part.lower, strict=True):
-            found = search(model, start, np.full(len(lower), np.inf), Budget())
+        for start, lower in zip(part.starts, part.lower, strict=True):
+            found = search(part.model, start, np.full(len(lower), np.inf), Budget())
             costs.append(np.maximum(found.value_s, lower))
             work += found.work
         best = (best[:, None] + np.array(costs)).min(axis=0)

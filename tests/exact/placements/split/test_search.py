@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
-from rlinit.exact.placements.split.search import Frontier, Target, search, search_model, transfer_times
+from rlinit.exact.placements.split.search import Target, search, search_model, transfer_times
+from rlinit.exact.placements.split.state_layers import Frontier
 from rlinit.placements.problem import PlacementProblem
 from tests.exact.placements.split.cases import any_placement_problem, brute_force
 
