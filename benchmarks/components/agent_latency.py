@@ -22,7 +22,7 @@ from rlinit.agent.selection import find_checkpoint
 from rlinit.budget import Budget
 from rlinit.datasets.random.randomly_wired import WIRINGS, rwnn
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
-from rlinit.heuristics.placements.local_search import sweep_placements
+from rlinit.heuristics.placements.local_search.search import sweep_placements
 from rlinit.placements.lowering import lower_placement
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan

@@ -30,7 +30,7 @@ from rlinit.budget import Budget
 from rlinit.datasets.random.stage_problems import ProblemParams, draw_problems
 from rlinit.datasets.zoo import imagenet
 from rlinit.exact.stages.ideals.solve import solve_ideals
-from rlinit.heuristics.stages.orders import brkga, natural
+from rlinit.heuristics.stages.slicing.orders import brkga, natural
 from rlinit.kernels.stages.rollouts import sample_orders
 from rlinit.stages.lowering import lower_stages
 from rlinit.stages.problem import StageProblem, Value

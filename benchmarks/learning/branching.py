@@ -20,7 +20,7 @@ from benchmarks.learning.protocol import Comparison, compare, print_comparisons
 from benchmarks.record import count_processor_time, save
 from rlinit.arrays import IntArray
 from rlinit.budget import Budget
-from rlinit.exact.stages import pipeline_milp
+from rlinit.exact.stages.milp import pipeline as pipeline_milp
 from rlinit.heuristics.stages import anneal
 from rlinit.stages.lowering import lower_stages
 from rlinit.stages.problem import StageProblem

@@ -39,11 +39,11 @@ from rlinit.datasets.random import regal
 from rlinit.exact.placements.bounds import registry
 from rlinit.exact.placements.bounds.lp_relaxation import CutPool
 from rlinit.exact.stages.bounds import spectral
-from rlinit.heuristics.placements import local_search
-from rlinit.heuristics.placements.local_search import earliest_finish_start, sweep_placements
+from rlinit.heuristics.placements.local_search import search as local_search
+from rlinit.heuristics.placements.local_search.search import earliest_finish_start, sweep_placements
 from rlinit.heuristics.stages import anneal
-from rlinit.heuristics.stages.filling import Filler, FillSettings, bisect_from, sliced
-from rlinit.kernels.policy.rollouts import play
+from rlinit.heuristics.stages.filling.search import Filler, FillSettings, bisect_from, sliced
+from rlinit.kernels.placements.rollouts import play
 from rlinit.placements.lowering import lower_placement
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import makespan, placement_of

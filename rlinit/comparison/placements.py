@@ -11,10 +11,10 @@ from rlinit.budget import Budget
 from rlinit.comparison.baselines import BEST_DEVICE, EQUAL_LAYERS, Baseline, cut_order
 from rlinit.graph import Graph
 from rlinit.hardware import CAPACITY_SLACK, Hardware
-from rlinit.heuristics.placements.common import placed_in_order
 from rlinit.heuristics.placements.data_parallel import data_parallel
-from rlinit.heuristics.placements.list_scheduling import heft, single_devices
-from rlinit.heuristics.placements.peak_relief import in_natural_order
+from rlinit.heuristics.placements.list_scheduling.common import placed_in_order
+from rlinit.heuristics.placements.list_scheduling.heuristics import heft, single_devices
+from rlinit.heuristics.placements.memory.peak_relief import in_natural_order
 from rlinit.placements.live_tensors import LiveTensors
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import held_bytes, makespan

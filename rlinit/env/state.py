@@ -20,8 +20,8 @@ from rlinit.agent.placements.features import DEVICE_FEATURES, NODE_FEATURES, PAI
 from rlinit.agent.stages.features import featurise
 from rlinit.arrays import BoolArray, FloatArray, IntArray, inverse_of
 from rlinit.env.problem_sources import Limits, limits_of
+from rlinit.env.steps import EpisodeArrays, EpisodeState, complete, finish_times, take_nodes
 from rlinit.errors import RlinitError
-from rlinit.kernels.policy.env_steps import EpisodeArrays, EpisodeState, complete, finish_times, take_nodes
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 from rlinit.placements.arrays import kernel_arrays, upward_ranks
 from rlinit.placements.problem import Placement, PlacementProblem

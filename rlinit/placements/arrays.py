@@ -9,7 +9,7 @@ import numpy as np
 from rlinit.arrays import FloatArray, inverse_of
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.kernels.placements.list_scheduling import PlacementArrays, upward_rank
-from rlinit.kernels.policy.rollout_arrays import RolloutArrays
+from rlinit.kernels.placements.rollout_arrays import RolloutArrays
 from rlinit.placements.problem import PlacementProblem
 
 

@@ -23,8 +23,8 @@ from rlinit.errors import RlinitError
 from rlinit.exact.stages.ideals.activations import solve_activation_ideals
 from rlinit.exact.stages.ideals.training import slice_training_order, slicing_entries, solve_training_ideals
 from rlinit.heuristics.stages import STAGE_HEURISTICS
-from rlinit.heuristics.stages.activation_slicing import slice_with_peaks
-from rlinit.heuristics.stages.orders import staged_order
+from rlinit.heuristics.stages.activations.slicing import slice_with_peaks
+from rlinit.heuristics.stages.slicing.orders import staged_order
 from rlinit.kernels.orders import kahn
 from rlinit.plan import HistoryEntry
 from rlinit.solving.incumbent import Incumbent, Progress, for_stages

@@ -22,7 +22,7 @@ from rlinit.budget import Budget, memory_watched
 from rlinit.errors import InvalidPlan, OutOfMemory, RlinitError, SolverFailure
 from rlinit.exact.placements.analysis.rounding import makespan_quantum
 from rlinit.exact.stages.bounds.rounding import raised_bound, value_quantum
-from rlinit.heuristics.placements.peak_memory import PeakMemory
+from rlinit.heuristics.placements.memory.peak_memory import PeakMemory
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan
 from rlinit.plan import HistoryEntry, relative_gap

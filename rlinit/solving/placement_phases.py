@@ -20,9 +20,9 @@ from rlinit.exact.placements.split.load_splits import load_placement
 from rlinit.exact.placements.split.separators import channel_cuts, induced, without_side_outputs
 from rlinit.exact.placements.split.solve import SplitResult, solve_split
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
-from rlinit.heuristics.placements.local_search import earliest_finish_start, memory_binds, sweep_placements
-from rlinit.heuristics.placements.peak_memory import SHARES, PeakMemory
-from rlinit.heuristics.placements.peak_relief import best_of_all
+from rlinit.heuristics.placements.local_search.search import earliest_finish_start, memory_binds, sweep_placements
+from rlinit.heuristics.placements.memory.peak_memory import SHARES, PeakMemory
+from rlinit.heuristics.placements.memory.peak_relief import best_of_all
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.shards import in_larger_shards, in_smaller_shards
 from rlinit.solving.incumbent import PlacementIncumbent

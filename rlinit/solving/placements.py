@@ -18,8 +18,8 @@ from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS, path_bound
 from rlinit.exact.placements.split.search import MAX_BLOCK_OPS
 from rlinit.graph import Graph
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
-from rlinit.heuristics.placements.peak_memory import PeakMemory
-from rlinit.heuristics.placements.peak_relief import has_few_schedules
+from rlinit.heuristics.placements.memory.peak_memory import PeakMemory
+from rlinit.heuristics.placements.memory.peak_relief import has_few_schedules
 from rlinit.placements.lowering import lower_placement
 from rlinit.placements.plan_fields import placement_from_plan, placement_parts
 from rlinit.placements.ports import carriers
@@ -194,7 +194,7 @@ _AUTO: Strategy[PlacementSearch] = (
         _balance,
         0.1,
         (_NO_PLAN, _LOADED),
-        "a tenth and more below HEFT on jobs of unrelated machines (tests/heuristics/test_balance.py)",
+        "a tenth and more below HEFT on jobs of unrelated machines (tests/heuristics/placements/test_balance.py)",
     ),
     Phase(
         "every schedule",

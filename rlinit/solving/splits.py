@@ -20,12 +20,12 @@ from rlinit.exact.stages.bounds.anchored_cut import anchored_cut_bound
 from rlinit.exact.stages.bounds.rounding import value_quantum
 from rlinit.exact.stages.bounds.simple import simple_bound
 from rlinit.exact.stages.bounds.spectral import spectral_bound
-from rlinit.exact.stages.loose_milp import loose_program
-from rlinit.exact.stages.pipeline_milp import chunk_program
+from rlinit.exact.stages.milp.loose import loose_program
+from rlinit.exact.stages.milp.pipeline import chunk_program
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.heuristics.stages import STAGE_HEURISTICS
-from rlinit.heuristics.stages.slot_annealing import anneal_chunks, anneal_loose, packed
+from rlinit.heuristics.stages.excess.slots import anneal_chunks, anneal_loose, packed
 from rlinit.plan import Plan
 from rlinit.solving import stage_phases
 from rlinit.solving.incumbent import Incumbent, Progress, for_stages

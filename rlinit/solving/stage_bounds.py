@@ -15,7 +15,7 @@ from rlinit.exact.stages.bounds.simple import simple_bound
 from rlinit.exact.stages.bounds.spectral import spectral_bound
 from rlinit.exact.stages.ideals.chain_order import ChainOrder
 from rlinit.exact.stages.intervals.search import interval_bound
-from rlinit.exact.stages.pipeline_milp import pipeline_lp_bound
+from rlinit.exact.stages.milp.pipeline import pipeline_lp_bound
 from rlinit.solving.incumbent import StageIncumbent
 from rlinit.stages.problem import Value
 

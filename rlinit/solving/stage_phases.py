@@ -21,13 +21,13 @@ from rlinit.errors import RlinitError
 from rlinit.exact.solvers.cp_sat import SHORT_WORK, ConstraintSettings, is_available, require_available
 from rlinit.exact.stages.constraint_program import num_clauses, solve_constraint_program
 from rlinit.exact.stages.ideals.solve import solve_ideals
-from rlinit.exact.stages.memory_milp import solve_memory_milp
-from rlinit.exact.stages.pipeline_milp import solve_pipeline_milp
+from rlinit.exact.stages.milp.memory import solve_memory_milp
+from rlinit.exact.stages.milp.pipeline import solve_pipeline_milp
 from rlinit.heuristics.stages import STAGE_HEURISTICS
-from rlinit.heuristics.stages.beam import Beam
-from rlinit.heuristics.stages.excess_annealing import ExcessAnnealing
-from rlinit.heuristics.stages.filling import Filler, bisect_from
-from rlinit.heuristics.stages.threshold_search import Attempt
+from rlinit.heuristics.stages.beam.search import Beam
+from rlinit.heuristics.stages.excess.annealing import ExcessAnnealing
+from rlinit.heuristics.stages.filling.search import Filler, bisect_from
+from rlinit.heuristics.stages.filling.threshold_search import Attempt
 from rlinit.solving.incumbent import Incumbent, StageIncumbent
 from rlinit.solving.options import SolveOptions, Window
 from rlinit.solving.stage_bounds import NOTHING_FITS, bound_phase, fits_scip, stage_bounds

@@ -18,7 +18,7 @@ from rlinit.datasets.zoo import imagenet
 from rlinit.errors import InvalidHardware, InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
-from rlinit.heuristics.placements.list_scheduling import whole_ops
+from rlinit.heuristics.placements.list_scheduling.heuristics import whole_ops
 from rlinit.kernels.placements.list_scheduling import depth_first
 from rlinit.placements.live_tensors import LiveTensors, live_tensors
 from rlinit.placements.lowering import lower_placement

@@ -15,7 +15,7 @@ from rlinit.checker import batches
 from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
-from rlinit.heuristics.placements.list_scheduling import whole_ops
+from rlinit.heuristics.placements.list_scheduling.heuristics import whole_ops
 from rlinit.placements.lowering import lower_placement, shard_inputs
 from rlinit.placements.shards import in_larger_shards, in_smaller_shards, on_groups, on_members
 from rlinit.placements.timeline import held_bytes, makespan

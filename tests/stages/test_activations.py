@@ -17,7 +17,7 @@ from rlinit.checker.stages import stage_uses
 from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
-from rlinit.heuristics.stages.activation_slicing import slice_with_peaks
+from rlinit.heuristics.stages.activations.slicing import slice_with_peaks
 from rlinit.plan import Plan
 from rlinit.stages.activation_peak import Tensors, least_peak, order_peak, tensors_of
 from rlinit.stages.activation_problem import with_activations

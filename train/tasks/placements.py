@@ -38,8 +38,8 @@ from rlinit.datasets.random.placement_problems import (
     whole_network,
 )
 from rlinit.exact.placements.milp.solve import solve_placement_milp
-from rlinit.kernels.policy.rollout_arrays import Policy, RolloutArrays, RolloutTrace
-from rlinit.kernels.policy.rollouts import play
+from rlinit.kernels.placements.rollout_arrays import Policy, RolloutArrays, RolloutTrace
+from rlinit.kernels.placements.rollouts import play
 from rlinit.placements.arrays import join_problems
 from rlinit.placements.problem import PlacementProblem
 from rlinit.train.tasks.fields import require, require_share

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from rlinit.agent.network.graph_features import GraphFeatures
-from rlinit.kernels.message_passing import mean_max, mean_max_gradient
+from rlinit.agent.network.message_passing import mean_max, mean_max_gradient
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +72,7 @@ class FeatureTensors:
 
 
 class _CompiledMeanMax(torch.autograd.Function):
-    """`rlinit.kernels.message_passing.mean_max` on the CPU: five times as fast as scattering by torch's own
+    """`rlinit.agent.network.message_passing.mean_max` on the CPU: five times as fast as scattering by torch's own
     operations.
     """
 

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from rlinit.agent.network.config import OneShotConfig
 from rlinit.agent.network.graph_features import GraphFeatures
+from rlinit.agent.network.message_passing import mean_max
 from rlinit.arrays import FloatArray
 from rlinit.errors import CheckpointError
-from rlinit.kernels.message_passing import mean_max
 
 GRID = 1e-6
 """Keys and scores are multiples of this."""

@@ -20,12 +20,12 @@ from rlinit.agent.placements.features import (
     late_weights,
     observe,
 )
+from rlinit.agent.placements.lookahead import play_ahead
+from rlinit.agent.placements.population import play_population
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.errors import CheckpointError, RlinitError
-from rlinit.kernels.policy.lookahead import play_ahead
-from rlinit.kernels.policy.population import play_population
-from rlinit.kernels.policy.rollout_arrays import Policy
-from rlinit.kernels.policy.rollouts import play
+from rlinit.kernels.placements.rollout_arrays import Policy
+from rlinit.kernels.placements.rollouts import play
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, placement_of
 
@@ -119,8 +119,8 @@ def decode_placement(
 ) -> DecodedPlacement | None:
     """Return the best of the agent's greedy placement and a population of sampled ones; None where none of them fits.
 
-    The greedy placement is the better of a plain one and one that looks ahead, see `rlinit.kernels.policy.lookahead`;
-    the population is that of `rlinit.kernels.policy.population`. Both play as if any number of transfers ran at once;
+    The greedy placement is the better of a plain one and one that looks ahead, see `rlinit.agent.placements.lookahead`;
+    the population is that of `rlinit.agent.placements.population`. Both play as if any number of transfers ran at once;
     every schedule is evaluated under the problem's own rules. The same arguments give the same placement on every
     machine.
 

@@ -14,11 +14,11 @@ import numpy as np
 
 from rlinit.agent.network.graph_features import GraphFeatures
 from rlinit.agent.network.oneshot_numpy import GRID
+from rlinit.agent.placements.feature_kernel import busy_shares, least_paths, neighbour_shares, optimistic_costs
 from rlinit.arrays import FloatArray, IntArray, inverse_of
-from rlinit.kernels.placements.window_annealing import add_tails
-from rlinit.kernels.policy.features import busy_shares, least_paths, neighbour_shares, optimistic_costs
-from rlinit.kernels.policy.rollout_arrays import Policy, RolloutArrays
-from rlinit.kernels.policy.rollouts import play
+from rlinit.heuristics.placements.local_search.window_annealing import add_tails
+from rlinit.kernels.placements.rollout_arrays import Policy, RolloutArrays
+from rlinit.kernels.placements.rollouts import play
 from rlinit.placements.arrays import rollout_arrays
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import timeline_arrays

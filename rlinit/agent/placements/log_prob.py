@@ -2,7 +2,7 @@
 
 Op v is chosen at step c_v among the ops w that are ready then, r_w <= c_v <= c_w, with probability
 ``exp(key_v) / sum exp(key_w)``; then device i with probability proportional to
-``exp(score_vi - late_weight_vi * late_vi)`` over devices where it may run. See `rlinit.kernels.policy.rollouts`.
+``exp(score_vi - late_weight_vi * late_vi)`` over devices where it may run. See `rlinit.kernels.placements.rollouts`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rlinit.arrays import IntArray
-from rlinit.kernels.policy.rollout_arrays import RolloutArrays, RolloutTrace
+from rlinit.kernels.placements.rollout_arrays import RolloutArrays, RolloutTrace
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,18 +1,26 @@
-"""Published heuristics that give full, feasible placements, by name."""
+"""Heuristics that give full, feasible placements, by name.
+
+- `list_scheduling`: HEFT, greedy, MET; what the others place ops with.
+- `published`: Baechi's m-TOPO, m-ETF and m-SCT, and GETF, the rivals in Moirai.
+- `mapping_search`: annealing and evolution of mappings, the rivals in DIVIML.
+- `contiguous`: cuts of one order into runs.
+- `local_search`: what `auto` spends most of its time in.
+- `memory`: starts and repairs where memory binds.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlinit.heuristics.placements.baechi import m_etf, m_topo
 from rlinit.heuristics.placements.balance import balance
-from rlinit.heuristics.placements.common import PlacementHeuristic
-from rlinit.heuristics.placements.contiguous import segments
+from rlinit.heuristics.placements.contiguous.search import segments
 from rlinit.heuristics.placements.data_parallel import data_parallel
-from rlinit.heuristics.placements.getf import getf
-from rlinit.heuristics.placements.list_scheduling import best_device, greedy, heft, minimum_execution_time
-from rlinit.heuristics.placements.m_sct import m_sct
-from rlinit.heuristics.placements.mapping_search import anneal, evolve
+from rlinit.heuristics.placements.list_scheduling.common import PlacementHeuristic
+from rlinit.heuristics.placements.list_scheduling.heuristics import best_device, greedy, heft, minimum_execution_time
+from rlinit.heuristics.placements.mapping_search.search import anneal, evolve
+from rlinit.heuristics.placements.published.baechi import m_etf, m_topo
+from rlinit.heuristics.placements.published.getf import getf
+from rlinit.heuristics.placements.published.m_sct import m_sct
 
 __all__ = ["PLACEMENT_HEURISTICS", "PlacementHeuristic"]
 

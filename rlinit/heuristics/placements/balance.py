@@ -6,8 +6,8 @@ import numpy as np
 
 from rlinit.arrays import IntArray, inverse_of
 from rlinit.budget import Budget
-from rlinit.heuristics.placements.common import placed_in_order
-from rlinit.heuristics.stages.slot_annealing import anneal_loose, packed
+from rlinit.heuristics.placements.list_scheduling.common import placed_in_order
+from rlinit.heuristics.stages.excess.slots import anneal_loose, packed
 from rlinit.placements.arrays import upward_ranks
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.stages.problem import StageProblem

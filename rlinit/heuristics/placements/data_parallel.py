@@ -7,7 +7,7 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.hardware import CAPACITY_SLACK
-from rlinit.heuristics.placements.common import placed_in_order
+from rlinit.heuristics.placements.list_scheduling.common import placed_in_order
 from rlinit.placements.problem import Placement, PlacementProblem
 
 

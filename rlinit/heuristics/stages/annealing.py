@@ -6,9 +6,9 @@ from dataclasses import replace
 from functools import partial
 
 from rlinit.budget import Budget
-from rlinit.heuristics.stages.excess_annealing import EFFORT_LOADS, MOVES_PER_LOAD, ExcessAnnealing
-from rlinit.heuristics.stages.filling import bisect_from, sliced
-from rlinit.heuristics.stages.orders import Found, staged_order
+from rlinit.heuristics.stages.excess.annealing import EFFORT_LOADS, MOVES_PER_LOAD, ExcessAnnealing
+from rlinit.heuristics.stages.filling.search import bisect_from, sliced
+from rlinit.heuristics.stages.slicing.orders import Found, staged_order
 from rlinit.stages.problem import StageProblem, byte_costs, evaluate
 from rlinit.stages.slicing import slice_order
 

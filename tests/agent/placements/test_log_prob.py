@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from rlinit.agent.network.graph_features import join
 from rlinit.agent.placements.features import LATE_WEIGHT, observe
+from rlinit.agent.placements.population import play_population
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
-from rlinit.kernels.policy.population import play_population
-from rlinit.kernels.policy.rollout_arrays import Policy, RolloutTrace
-from rlinit.kernels.policy.rollouts import play
+from rlinit.kernels.placements.rollout_arrays import Policy, RolloutTrace
+from rlinit.kernels.placements.rollouts import play
 from rlinit.placements.arrays import join_problems
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import makespan, placement_of

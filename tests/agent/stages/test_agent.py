@@ -14,7 +14,7 @@ from rlinit.agent.selection import StageChoice, choose_for_stages, find_checkpoi
 from rlinit.agent.stages.agent import OneShotStageAgent
 from rlinit.agent.stages.decoding import Decoding, decode_stages
 from rlinit.errors import CheckpointError, RlinitError
-from rlinit.heuristics.stages.orders import natural
+from rlinit.heuristics.stages.slicing.orders import natural
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 from rlinit.stages.problem import StageProblem, evaluate
 from tests.late import late_imports

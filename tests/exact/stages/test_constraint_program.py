@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rlinit.budget import Budget
 from rlinit.exact.solvers.cp_sat import ConstraintSettings, is_available
 from rlinit.exact.stages.constraint_program import num_clauses, solve_constraint_program
-from rlinit.heuristics.stages.orders import natural, random_orders
+from rlinit.heuristics.stages.slicing.orders import natural, random_orders
 from rlinit.stages.problem import StageAssignment, StageProblem, evaluate
 from tests.exact.stages.cases import small_problems
 from tests.stage_cases import brute_force_pipeline, random_problem

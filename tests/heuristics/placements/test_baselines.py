@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from rlinit.budget import Budget
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
-from rlinit.heuristics.placements.common import breadth_first, placed_when
-from rlinit.heuristics.placements.getf import assign_groups, device_speeds, getf, speed_groups
-from rlinit.heuristics.placements.m_sct import favourite_children, m_sct
-from rlinit.heuristics.placements.mapping_search import _String
-from rlinit.kernels.placements.earliest_task_first import schedule_earliest_start
+from rlinit.heuristics.placements.list_scheduling.common import breadth_first, placed_when
+from rlinit.heuristics.placements.mapping_search.kernel import new_mapping, search_mapping
+from rlinit.heuristics.placements.mapping_search.search import _String
+from rlinit.heuristics.placements.published.earliest_task_first import schedule_earliest_start
+from rlinit.heuristics.placements.published.getf import assign_groups, device_speeds, getf, speed_groups
+from rlinit.heuristics.placements.published.m_sct import favourite_children, m_sct
 from rlinit.kernels.placements.list_scheduling import APPEND, DURATION, INSERT, list_schedule
-from rlinit.kernels.placements.mapping_search import new_mapping, search_mapping
 from rlinit.placements.arrays import kernel_arrays, upward_ranks
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, obstacle, timeline

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rlinit.budget import Budget
-from rlinit.heuristics.placements.contiguous import segments
+from rlinit.heuristics.placements.contiguous.search import segments
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import makespan, obstacle
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
-from rlinit.heuristics.placements.common import device_memory
-from rlinit.heuristics.placements.local_search import (
+from rlinit.heuristics.placements.list_scheduling.common import device_memory
+from rlinit.heuristics.placements.local_search.search import (
     earliest_finish_start,
     memory_binds,
     sweep_placements,

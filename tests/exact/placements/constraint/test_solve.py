@@ -14,7 +14,7 @@ from rlinit.budget import Budget
 from rlinit.exact.placements.constraint.integer_times import IntegerTimes
 from rlinit.exact.placements.constraint.solve import solve_constraints
 from rlinit.exact.solvers.cp_sat import ConstraintSettings, is_available
-from rlinit.heuristics.placements.local_search import earliest_finish_start
+from rlinit.heuristics.placements.local_search.search import earliest_finish_start
 from rlinit.placements.problem import PlacementProblem, PlacementResult
 from rlinit.placements.timeline import makespan, obstacle
 from tests.exact.placements.test_milp import small_latency

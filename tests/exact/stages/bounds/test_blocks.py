@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from rlinit.budget import Budget
 from rlinit.exact.stages.bounds.blocks import guess_bound
-from rlinit.exact.stages.memory_milp import solve_memory_milp
-from rlinit.exact.stages.pipeline_milp import average_work, pipeline_lp_bound, solve_pipeline_milp
+from rlinit.exact.stages.milp.memory import solve_memory_milp
+from rlinit.exact.stages.milp.pipeline import average_work, pipeline_lp_bound, solve_pipeline_milp
 from rlinit.stages.problem import StageProblem, stage_cost
 from tests.draws import draws
 from tests.exact.stages.cases import all_in_stage, any_problem, with_magnitudes

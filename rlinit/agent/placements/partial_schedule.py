@@ -1,0 +1,324 @@
+"""A placement problem by itself and a partial schedule of it, which grows op by op and can be taken back again.
+
+Plans as `rlinit.kernels.placements.rollouts` does. Functions here are small and inlined, so that placing an op takes a
+fraction of a microsecond.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from rlinit.arrays import FloatArray, IntArray
+from rlinit.kernels.compiled import njit
+from rlinit.kernels.placements.rollout_arrays import Policy, RolloutArrays
+
+_MEAN_SHARE = 0.3
+"""Weight of the mean of open ends beside the latest."""
+
+
+class OneGraph(NamedTuple):
+    """One problem of a batch by itself: n ops and d devices, numbered from 0, with the policy for it.
+
+    `time` (n, d) is ``inf`` where the op's group may not run; `scale` (1,).
+    """
+
+    pred_indptr: IntArray
+    pred: IntArray
+    succ_indptr: IntArray
+    succ: IntArray
+    time: FloatArray
+    tensor: FloatArray
+    need: FloatArray
+    group: IntArray
+    s_per_byte: FloatArray
+    delay: FloatArray
+    place: IntArray
+    scale: FloatArray
+    key: FloatArray
+    score: FloatArray
+    late_weight: FloatArray
+    cost_to_go: FloatArray
+
+
+class PartialSchedule(NamedTuple):
+    """A partial schedule of a graph, and a journal of its last steps.
+
+    Rows of `starts` and `ends` are devices, `size` their ops so far. Columns of `ops` (n, 4): device, producers not yet
+    placed, consumers not yet placed, device of the group (-1: none). `ready` lists ops, `num_ready` (1,) of them.
+    `open_ends` holds the latest end with cost-to-go, and of open ends the sum of these and the number. The journal has
+    op, place in `ready`, device, slot and whether the group's device was decided. `finish`, `begin`, `slot` and `logit`
+    are of the op looked at last.
+    """
+
+    starts: FloatArray
+    ends: FloatArray
+    size: IntArray
+    room: FloatArray
+    ops: IntArray
+    end: FloatArray
+    ready: IntArray
+    num_ready: IntArray
+    open_ends: FloatArray
+    journal: IntArray
+    finish: FloatArray
+    begin: FloatArray
+    slot: IntArray
+    logit: FloatArray
+
+
+DEVICE, _WAITING, _UNREAD, _DECIDED = 0, 1, 2, 3
+"""Columns of `PartialSchedule.ops`."""
+
+
+@njit(cache=True, nogil=True)
+def one_graph(a: RolloutArrays, g: int, policy: Policy, cost_to_go: FloatArray) -> OneGraph:
+    """Return graph g of a batch with the policy's part for it; see `rlinit.kernels.placements.rollouts.play`.
+
+    Parameters
+    ----------
+    a
+        The batch of problems in one array each.
+    g
+        Index of the graph.
+    policy
+        Keys and logits of the batch.
+    cost_to_go
+        (N,) seconds that remain after each op.
+    """
+    low, high = a.ptr[g], a.ptr[g + 1]
+    n, d = high - low, a.device_ptr[g + 1] - a.device_ptr[g]
+    pairs, links = slice(a.pair_ptr[g], a.pair_ptr[g + 1]), slice(a.link_ptr[g], a.link_ptr[g + 1])
+    into, out = a.pred_indptr[low : high + 1], a.succ_indptr[low : high + 1]
+    return OneGraph(
+        into - into[0],
+        a.pred[into[0] : into[-1]] - low,
+        out - out[0],
+        a.succ[out[0] : out[-1]] - low,
+        np.where(a.allowed[pairs], a.time[pairs], np.inf).reshape(n, d),
+        a.tensor[low:high].copy(),
+        a.need[low:high].copy(),
+        a.group[low:high] - low,
+        a.s_per_byte[links].copy().reshape(d, d),
+        a.delay[links].copy().reshape(d, d),
+        a.place[low:high].copy(),
+        a.scale[g : g + 1].copy(),
+        policy.key[low:high].copy(),
+        policy.score[pairs].copy().reshape(n, d),
+        policy.late_weight[pairs].copy().reshape(n, d),
+        cost_to_go[pairs].copy().reshape(n, d),
+    )
+
+
+@njit(cache=True, nogil=True)
+def beginning(p: OneGraph, room: FloatArray, steps: int) -> PartialSchedule:
+    """Return the state before any op is placed, with a journal of so many steps.
+
+    Parameters
+    ----------
+    p
+        The graph and the policy.
+    room
+        (d,) bytes that are free on each device.
+    steps
+        Steps that the journal has room for.
+    """
+    n, d = p.time.shape
+    s = PartialSchedule(
+        np.empty((d, n)),
+        np.empty((d, n)),
+        np.zeros(d, np.int64),
+        room.copy(),
+        np.zeros((n, 4), np.int64),
+        np.zeros(n),
+        np.empty(n, np.int64),
+        np.zeros(1, np.int64),
+        np.zeros(3),
+        np.empty((steps, 5), np.int64),
+        np.empty(d),
+        np.empty(d),
+        np.empty(d, np.int64),
+        np.empty(d),
+    )
+    for v in range(n):
+        s.ops[v, _WAITING] = p.pred_indptr[v + 1] - p.pred_indptr[v]
+        s.ops[v, _UNREAD] = p.succ_indptr[v + 1] - p.succ_indptr[v]
+        s.ops[v, _DECIDED] = -1
+        if s.ops[v, _WAITING] == 0:
+            s.ready[s.num_ready[0]] = v
+            s.num_ready[0] += 1
+    return s
+
+
+@njit(cache=True, nogil=True, inline="always")
+def look_at(p: OneGraph, s: PartialSchedule, v: int) -> int:
+    """Return the policy's device for op v, -1 where it fits nowhere; write when it would begin and end on each.
+
+    Parameters
+    ----------
+    p
+        The graph and the policy.
+    s
+        The partial schedule; when v would begin and end is written there.
+    v
+        A ready op.
+    """
+    d = len(s.size)
+    decided, earliest = s.ops[p.group[v], _DECIDED], np.inf
+    for i in range(d):
+        s.finish[i], s.logit[i] = np.inf, -np.inf
+        length = p.time[v, i]
+        if length == np.inf or (decided >= 0 and decided != i):
+            continue
+        if decided < 0 and p.need[p.group[v]] > s.room[i]:
+            continue
+        ready = 0.0
+        for e in range(p.pred_indptr[v], p.pred_indptr[v + 1]):
+            u = p.pred[e]
+            there, j = s.end[u], s.ops[u, DEVICE]
+            if j != i:
+                there += p.delay[j, i] + p.tensor[u] * p.s_per_byte[j, i]
+            ready = max(ready, there)
+        if ready == np.inf:
+            continue
+        size = s.size[i]
+        at = size
+        while at > 0 and s.ends[i, at - 1] > ready:
+            at -= 1
+        begin = ready if at == 0 else max(ready, s.ends[i, at - 1])
+        while at < size and begin + length > s.starts[i, at]:
+            begin = max(ready, s.ends[i, at])
+            at += 1
+        s.begin[i], s.slot[i], s.finish[i] = begin, at, begin + length
+        earliest = min(earliest, begin + length)
+    best = -1
+    for i in range(d):
+        if s.finish[i] == np.inf:
+            continue
+        s.logit[i] = p.score[v, i] - p.late_weight[v, i] * ((s.finish[i] - earliest) / p.scale[0])
+        if best < 0 or s.logit[i] > s.logit[best]:
+            best = i
+        elif s.logit[i] == s.logit[best]:
+            sooner = s.finish[i] < s.finish[best]
+            if sooner or (s.finish[i] == s.finish[best] and p.time[v, i] < p.time[v, best]):
+                best = i
+    return best
+
+
+@njit(cache=True, nogil=True, inline="always")
+def first_ready(p: OneGraph, s: PartialSchedule) -> int:
+    """Return the place in `ready` of the op of greatest key; ties go to the heuristic's order.
+
+    Parameters
+    ----------
+    p
+        The graph and the policy.
+    s
+        The partial schedule.
+    """
+    best = 0
+    for k in range(1, s.num_ready[0]):
+        v, w = s.ready[k], s.ready[best]
+        if p.key[v] > p.key[w] or (p.key[v] == p.key[w] and p.place[v] < p.place[w]):
+            best = k
+    return best
+
+
+@njit(cache=True, nogil=True, inline="always")
+def put(p: OneGraph, s: PartialSchedule, at: int, i: int, step: int) -> None:
+    """Place the ready op at `at`, which was looked at last, on device i; note it in the journal.
+
+    Parameters
+    ----------
+    p
+        The graph and the policy.
+    s
+        The partial schedule, changed in place.
+    at
+        Place of the op in `ready`.
+    i
+        The device.
+    step
+        Place in the journal.
+    """
+    v, slot, begin = s.ready[at], s.slot[i], s.begin[i]
+    leader = p.group[v]
+    s.journal[step, 0], s.journal[step, 1], s.journal[step, 2], s.journal[step, 3] = v, at, i, slot
+    s.journal[step, 4] = 0
+    if s.ops[leader, _DECIDED] < 0:
+        s.ops[leader, _DECIDED] = i
+        s.room[i] -= p.need[leader]
+        s.journal[step, 4] = 1
+    for k in range(s.size[i], slot, -1):
+        s.starts[i, k] = s.starts[i, k - 1]
+        s.ends[i, k] = s.ends[i, k - 1]
+    end = begin + p.time[v, i]
+    s.starts[i, slot] = begin
+    s.ends[i, slot] = end
+    s.size[i] += 1
+    s.ops[v, DEVICE] = i
+    s.end[v] = end
+    s.num_ready[0] -= 1
+    s.ready[at] = s.ready[s.num_ready[0]]
+    way = end + p.cost_to_go[v, i]
+    s.open_ends[0] = max(s.open_ends[0], way)
+    if s.ops[v, _UNREAD] > 0:
+        s.open_ends[1] += way
+        s.open_ends[2] += 1.0
+    for e in range(p.pred_indptr[v], p.pred_indptr[v + 1]):
+        u = p.pred[e]
+        s.ops[u, _UNREAD] -= 1
+        if s.ops[u, _UNREAD] == 0:
+            s.open_ends[1] -= s.end[u] + p.cost_to_go[u, s.ops[u, DEVICE]]
+            s.open_ends[2] -= 1.0
+    for e in range(p.succ_indptr[v], p.succ_indptr[v + 1]):
+        w = p.succ[e]
+        s.ops[w, _WAITING] -= 1
+        if s.ops[w, _WAITING] == 0:
+            s.ready[s.num_ready[0]] = w
+            s.num_ready[0] += 1
+
+
+@njit(cache=True, nogil=True, inline="always")
+def take_back(p: OneGraph, s: PartialSchedule, steps: int) -> None:
+    """Undo the first `steps` steps of the journal, the last first; open ends and room excepted.
+
+    Parameters
+    ----------
+    p
+        The graph and the policy.
+    s
+        The partial schedule, changed in place.
+    steps
+        How many steps of the journal are undone.
+    """
+    for step in range(steps - 1, -1, -1):
+        v, at, i, slot = s.journal[step, 0], s.journal[step, 1], s.journal[step, 2], s.journal[step, 3]
+        for e in range(p.succ_indptr[v + 1] - 1, p.succ_indptr[v] - 1, -1):
+            w = p.succ[e]
+            if s.ops[w, _WAITING] == 0:
+                s.num_ready[0] -= 1
+            s.ops[w, _WAITING] += 1
+        for e in range(p.pred_indptr[v], p.pred_indptr[v + 1]):
+            s.ops[p.pred[e], _UNREAD] += 1
+        s.ready[s.num_ready[0]] = s.ready[at]
+        s.ready[at] = v
+        s.num_ready[0] += 1
+        s.size[i] -= 1
+        for k in range(slot, s.size[i]):
+            s.starts[i, k] = s.starts[i, k + 1]
+            s.ends[i, k] = s.ends[i, k + 1]
+        if s.journal[step, 4]:
+            s.ops[p.group[v], _DECIDED] = -1
+
+
+@njit(cache=True, nogil=True, inline="always")
+def makespan_estimate(s: PartialSchedule) -> float:
+    """Return how late all would end if nothing more had to wait for a device, in seconds, and a little for the mean.
+
+    The latest, over ops placed, of an op's end and its cost-to-go. Schedules for which that is the same
+    differ in how late their other open ends are, so a part of the mean over those counts too.
+    """
+    estimate: float = s.open_ends[0] + _MEAN_SHARE * s.open_ends[1] / max(1.0, s.open_ends[2])
+    return estimate

@@ -1,0 +1,1 @@
+"""Cuts of one order into runs, a run a device."""

@@ -1,0 +1,1 @@
+"""List scheduling: HEFT, greedy and what others build on."""

@@ -1,0 +1,332 @@
+"""Large-neighbourhood search for placements: annealing in windows of the sequence, forth and back."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from rlinit.arrays import IntArray
+from rlinit.budget import Budget, WorkShares
+from rlinit.heuristics.placements.list_scheduling.heuristics import whole_ops
+from rlinit.heuristics.placements.local_search.window_passes import (
+    BatchPasses,
+    OpPasses,
+    Passes,
+    anneal_under_contention,
+    search_critical_paths,
+)
+from rlinit.kernels.orders import kahn
+from rlinit.kernels.placements.list_scheduling import upward_rank
+from rlinit.placements.arrays import mean_transfer_s
+from rlinit.placements.ports import carriers
+from rlinit.placements.problem import Placement, PlacementProblem
+from rlinit.placements.timeline import makespan, placement_of, timeline
+
+_MOVES = (800, 20_000)
+"""Fewest and most moves in a window; they grow while passes find nothing better."""
+
+_WIDTHS = (8, 64)
+"""Narrowest and widest window, in ops; drawn anew, log-uniformly, for each pass."""
+
+_STALLED = 6
+"""Passes without improvement after which the moves in a window grow."""
+
+_FIRST_RATE = 200_000.0
+"""Evaluations a second that are counted on before the first pass; later, those of the pass before."""
+
+_PASS_SHARE = 0.2
+"""Part of the time left that a pass may take, so that the last ones end."""
+
+_NOTABLE = 1e-4
+"""Part of the makespan by which a pass has to be better to count as progress."""
+
+_STEPS = (250, 4_000)
+"""Fewest and most steps of a search along critical paths; doubled while it finds nothing better."""
+
+_WORK_OF_MOVE = 30
+"""Work of such a search that takes about as long as a move in a window."""
+
+_LEAST_SHARE, _MEMORY = 0.08, 0.8
+"""Of all work, what each way to search gets at least; what counts of gains and work, a turn later."""
+
+_TIMELINE_COST = 30
+"""Moves in windows that take about the time of one whole timeline."""
+
+_GROUP_DRAWS = 20
+"""Groups and devices that are drawn until one may be there."""
+
+_SPLITS = 2_000
+"""Ways to split the shards of an op over devices that are looked at for a start."""
+
+
+def earliest_finish_start(problem: PlacementProblem) -> Placement | None:
+    """Return a placement by earliest finish in the order of upward ranks; None where that fits nowhere.
+
+    Ops stay whole where some device takes all shards in one batch; else every op is split in the way that ends first.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    """
+    found = whole_ops(problem, _by_upward_rank(problem))
+    return found if found is not None else _split_start(problem)
+
+
+def _by_upward_rank(problem: PlacementProblem) -> IntArray:
+    """Return (n,) ops in a topological order by descending upward rank over the mean times of whole ops."""
+    seconds = problem.op_time_s
+    able = np.isfinite(seconds)
+    mean = np.where(able, seconds, 0.0).sum(axis=1) / np.maximum(able.sum(axis=1), 1)
+    rank = upward_rank(problem.order, mean, mean_transfer_s(problem), problem.succ_indptr, problem.succ)
+    return kahn(rank, problem.succ_indptr, problem.succ, problem.pred_indptr)
+
+
+def _split_start(problem: PlacementProblem) -> Placement | None:
+    """Split every op over the devices in the way whose slowest batch is fastest, shards in the devices' order."""
+    n, d, s = problem.num_ops, problem.num_devices, problem.num_shards
+    counts = np.array(list(itertools.islice(_compositions(s, d), _SPLITS)), np.int64)
+    slowest = np.full((n, len(counts)), -np.inf)
+    for i in range(d):
+        slowest = np.maximum(slowest, problem.time_s[:, i, counts[:, i]])
+    choice = problem.over_groups(slowest, np.maximum).argmin(axis=1)
+    devices_of = np.stack([np.repeat(np.arange(d), count) for count in counts])
+    found = placement_of(problem, devices_of[choice], np.zeros((n, d)))
+    return found if makespan(problem, found) < np.inf else None
+
+
+def _compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
+    """Yield the ways to write `total` as a sum of `parts` integers >= 0, the evenest not first."""
+    if parts == 1:
+        yield (total,)
+        return
+    for first in range(total + 1):
+        for rest in _compositions(total - first, parts - 1):
+            yield (first, *rest)
+
+
+def sweep_placements(
+    problem: PlacementProblem,
+    *,
+    seed: int,
+    evaluations: int | None = None,
+    budget: Budget | None = None,
+    start: Placement | None = None,
+    fits: Callable[[Placement], bool] | None = None,
+    on_better: Callable[[Placement], object] | None = None,
+) -> Placement | None:
+    """Improve a placement by annealing in windows of its sequence, one after another; never worse than the start.
+
+    What lies before and after a window enters as heads and tails, so a move costs no more than its window. Windows get
+    more moves while nothing better is found. Plans as if transfers ran in parallel; where they do not, every pass's
+    result is evaluated under the true rules and the best is kept.
+
+    Parameters
+    ----------
+    seed
+        Seed of everything random.
+    evaluations
+        Most moves in all; None: 2,000 an op, at least 200,000, or until the budget ends if it has a time limit.
+    budget
+        When to stop.
+    start
+        Where to begin; None: earliest finish by upward rank.
+    fits
+        Whether a schedule may count, where the problem's memory says it only about.
+    on_better
+        Called with every improvement.
+    """
+    found = start if start is not None else earliest_finish_start(problem)
+    if found is None or problem.num_devices == 1:
+        return found
+    timed = budget is not None and budget.remaining_s < np.inf
+    left = evaluations or (2**62 if timed else max(200_000, 2_000 * problem.num_ops))
+    search = _Search(problem, found, np.random.default_rng(seed), fits)
+    while left > 0 and not (budget is not None and budget.expired):
+        limit = left
+        if timed and budget is not None:
+            limit = min(limit, int(search.rate * _PASS_SHARE * budget.remaining_s))
+        made, better = search.step(limit, budget)
+        left -= made
+        if better and on_better is not None:
+            on_better(search.found)
+    return search.found
+
+
+class _Windows:
+    """Annealing in windows of one schedule, pass after pass: other widths, forwards and back.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    start
+        A feasible placement.
+    value_of
+        Seconds of a placement, ``inf`` where it may not count.
+    """
+
+    def __init__(self, problem: PlacementProblem, start: Placement, value_of: Callable[[Placement], float]) -> None:
+        self.found, self.value = start, value_of(start)
+        self._value_of = value_of
+        self.rate = _FIRST_RATE
+        self.stalled, self.work = 0, 0
+        self._problem = problem
+        self._passes = self._passes_from(start)
+        self._contended = problem.num_shards == 1 and problem.transfers != "parallel"
+        self._turn, self._moves, self._waited = 0, _MOVES[0], 0
+
+    def restart(self, found: Placement, value: float) -> None:
+        """Go on from another schedule."""
+        self.found, self.value, self._passes = found, value, self._passes_from(found)
+
+    def _passes_from(self, start: Placement) -> Passes:
+        return OpPasses(self._problem, start) if self._problem.num_shards == 1 else BatchPasses(self._problem, start)
+
+    def step(self, rng: np.random.Generator, limit: int, budget: Budget | None) -> int:
+        """Make a pass of at most about `limit` moves; return the moves made."""
+        width = int(np.exp(rng.uniform(*np.log(_WIDTHS))))
+        windows = max(1, 2 * self._problem.num_ops // width)
+        each = max(1, min(self._moves, limit // windows))
+        began = time.perf_counter()
+        tried = self._tried(rng, width, windows, each, budget)
+        self.rate = each * windows / max(time.perf_counter() - began, 1e-6)
+        self._turn += 1
+        self.work += each * windows * min(width, self._problem.num_ops)
+        self._keep(tried)
+        return each * windows
+
+    def _tried(self, rng: np.random.Generator, width: int, windows: int, each: int, budget: Budget | None) -> Placement:
+        """Return what this turn's pass leads to."""
+        forwards = self._turn % 2 == 0
+        if self._contended and self._turn % 2 == 1:
+            timelines = max(1, each * windows // _TIMELINE_COST)
+            return anneal_under_contention(self._problem, self.found, rng, timelines, budget)
+        return self._passes.run(rng, forwards, width, each, budget)
+
+    def _keep(self, tried: Placement) -> None:
+        """Keep what was tried if it is better; give windows more moves where nothing has been for long."""
+        current = self._value_of(tried)
+        if current == np.inf and self.value < np.inf:
+            self._passes = self._passes_from(self.found)
+        notable = current < self.value * (1.0 - _NOTABLE)
+        self.stalled, self._waited = (0, 0) if notable else (self.stalled + 1, self._waited + 1)
+        if current < self.value:
+            self.found, self.value = tried, current
+        if self._waited >= _STALLED:
+            self._moves, self._waited = (self._moves * 2 if self._moves * 2 <= _MOVES[1] else _MOVES[0]), 0
+
+
+class _Search:
+    """Ways to search by turns: windows of the best, critical paths, and whole timelines where transfers exclude others.
+
+    Ops that share a device and lie far apart, such as those with tied weights, change it together in a further way.
+    """
+
+    def __init__(
+        self,
+        problem: PlacementProblem,
+        start: Placement,
+        rng: np.random.Generator,
+        fits: Callable[[Placement], bool] | None,
+    ) -> None:
+        self._problem, self._rng, self._fits = problem, rng, fits
+        self._best = _Windows(problem, start, self._value_of)
+        self._steps = _STEPS[0]
+        self._ways: list[Callable[[int, Budget | None], tuple[int, int]]] = [self._windows]
+        if problem.num_shards == 1:
+            self._ways.append(self._critical_paths)
+        elif problem.transfers != "parallel":
+            self._ways.append(self._under_contention)
+        self._groups = _wide_groups(problem)
+        self._moved: _Windows | None = None
+        if self._groups:
+            self._ways.append(self._from_moved_group)
+        self._shares = WorkShares(len(self._ways), _LEAST_SHARE, _MEMORY)
+        self.rate = _FIRST_RATE
+
+    def _value_of(self, tried: Placement) -> float:
+        value = makespan(self._problem, tried)
+        return value if self._fits is None or value == np.inf or self._fits(tried) else np.inf
+
+    @property
+    def found(self) -> Placement:
+        """The best so far."""
+        return self._best.found
+
+    def step(self, limit: int, budget: Budget | None) -> tuple[int, bool]:
+        """Search in one way, with at most about `limit` moves; return the moves, and whether the best is better."""
+        before = self._best.value
+        way = self._shares.choose()
+        began = time.perf_counter()
+        made, work = self._ways[way](limit, budget)
+        self.rate = made / max(time.perf_counter() - began, 1e-6)
+        better = self._best.value < before
+        self._shares.reward(way, 1.0 - self._best.value / before if better else 0.0, max(work, 1))
+        return made, better
+
+    def _windows(self, limit: int, budget: Budget | None) -> tuple[int, int]:
+        before = self._best.work
+        made = self._best.step(self._rng, limit, budget)
+        return made, self._best.work - before
+
+    def _critical_paths(self, _limit: int, budget: Budget | None) -> tuple[int, int]:
+        before = self._best.value
+        tried, work = search_critical_paths(self._problem, self.found, self._rng, self._steps, budget)
+        self._offer(tried)
+        notable = self._best.value < before * (1.0 - _NOTABLE)
+        self._steps = _STEPS[0] if notable else min(2 * self._steps, _STEPS[1])
+        return max(1, work // _WORK_OF_MOVE), work
+
+    def _under_contention(self, limit: int, budget: Budget | None) -> tuple[int, int]:
+        timelines = max(1, min(self._steps, limit // _TIMELINE_COST))
+        before = self._best.value
+        self._offer(anneal_under_contention(self._problem, self.found, self._rng, timelines, budget))
+        notable = self._best.value < before * (1.0 - _NOTABLE)
+        self._steps = _STEPS[0] if notable else min(2 * self._steps, _STEPS[1])
+        return timelines * _TIMELINE_COST, timelines * self._problem.num_ops
+
+    def _from_moved_group(self, limit: int, budget: Budget | None) -> tuple[int, int]:
+        if self._moved is None or self._moved.stalled >= _STALLED:
+            self._moved = _Windows(self._problem, self._with_group_moved(), self._value_of)
+        before = self._moved.work
+        made = self._moved.step(self._rng, limit, budget)
+        self._offer(self._moved.found)
+        return made, self._moved.work - before
+
+    def _with_group_moved(self) -> Placement:
+        """Return the best with a group on another device, or the best where no group drawn can be there."""
+        problem, start = self._problem, timeline(self._problem, self.found).start_s
+        first = np.repeat(np.fmin.reduce(start, axis=1)[:, None], problem.num_devices, axis=1)
+        for _ in range(_GROUP_DRAWS):
+            device = self.found.device.copy()
+            device[self._groups[self._rng.integers(len(self._groups))]] = self._rng.integers(problem.num_devices)
+            if not np.array_equal(device, self.found.device):
+                moved = placement_of(problem, device, first)
+                if makespan(problem, moved) < np.inf:
+                    return moved
+        return self.found
+
+    def _offer(self, tried: Placement) -> None:
+        """Go on from what was tried if it is better than the best."""
+        value = self._value_of(tried)
+        if value < self._best.value:
+            self._best.restart(tried, value)
+
+
+def _wide_groups(problem: PlacementProblem) -> list[IntArray]:
+    """Return the ops of each group whose members take time on their own: they mostly lie too far apart for a window."""
+    timed = carriers(problem) < 0
+    counts = np.bincount(problem.group[timed], minlength=problem.num_ops)
+    members = np.argsort(problem.group, kind="stable")
+    ends = np.searchsorted(problem.group[members], np.arange(problem.num_ops + 1))
+    return [members[ends[leader] : ends[leader + 1]] for leader in np.flatnonzero(counts > 1)]
+
+
+def memory_binds(problem: PlacementProblem) -> bool:
+    """Return whether some device is too small for all shards of all ops."""
+    total = float((problem.weight_bytes + problem.num_shards * problem.shard_bytes).sum())
+    return bool((problem.capacity_bytes < total).any())

@@ -1,0 +1,1 @@
+"""Simulated annealing and evolution of mappings (DIVIML, Table 3)."""

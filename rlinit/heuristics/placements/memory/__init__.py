@@ -1,0 +1,1 @@
+"""Starts and repairs where memory binds."""

@@ -1,0 +1,1 @@
+"""Published rivals: Baechi, m-SCT, GETF."""

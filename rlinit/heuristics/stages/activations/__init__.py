@@ -1,0 +1,1 @@
+"""Slicing an order where tensors in flight count."""

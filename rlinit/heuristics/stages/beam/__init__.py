@@ -1,0 +1,1 @@
+"""Beam search over stages, a stage a level."""

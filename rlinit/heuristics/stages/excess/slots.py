@@ -1,0 +1,134 @@
+"""Annealing for devices that run several stages, or any ops, and a first packing by memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from rlinit.arrays import FloatArray
+from rlinit.budget import Budget
+from rlinit.hardware import CAPACITY_SLACK
+from rlinit.heuristics.stages.excess.annealing import EFFORT_LOADS, MOVES_PER_LOAD, SlotAnnealing
+from rlinit.heuristics.stages.filling.threshold_search import ThresholdSearch
+from rlinit.stages.problem import StageAssignment, StageProblem, whole_cost
+from rlinit.stages.splits.chunks import ChunkAssignment, ChunkedStages, chunk_value, from_contiguous
+
+_ATTEMPTS = 20
+"""Bottlenecks that even a short run tries."""
+
+
+def anneal_loose(
+    problem: StageProblem,
+    start: StageAssignment,
+    *,
+    seed: int,
+    moves: int,
+    lower: float = 0.0,
+    budget: Budget | None = None,
+    on_solution: Callable[[StageAssignment], object] | None = None,
+) -> StageAssignment:
+    """Return the best assignment that annealing of ops on any device leads to; never worse than `start`.
+
+    Parameters
+    ----------
+    problem, start
+        The problem, and any assignment of it.
+    seed
+        Seed of the moves.
+    moves
+        Moves to try.
+    lower
+        A bottleneck that none is below.
+    budget
+        When to stop.
+    on_solution
+        Called with each better assignment.
+    """
+    chunked = ChunkedStages(problem, 1)
+    found = anneal_chunks(
+        chunked,
+        from_contiguous(chunked, start),
+        seed=seed,
+        moves=moves,
+        lower=lower,
+        budget=budget,
+        monotone=False,
+        on_solution=None if on_solution is None else lambda one: on_solution(one.stages),
+    )
+    return found.stages
+
+
+def anneal_chunks(
+    problem: ChunkedStages,
+    start: ChunkAssignment,
+    *,
+    seed: int,
+    moves: int,
+    lower: float = 0.0,
+    budget: Budget | None = None,
+    monotone: bool = True,
+    on_solution: Callable[[ChunkAssignment], object] | None = None,
+) -> ChunkAssignment:
+    """Return the best assignment that annealing of nodes over chunks leads to; never worse than `start`.
+
+    Parameters
+    ----------
+    problem, start
+        The problem, and a monotone assignment of it.
+    seed
+        Seed of the moves.
+    moves
+        Moves to try.
+    lower
+        A bottleneck that none is below.
+    budget
+        When to stop.
+    monotone
+        Whether stages are in the order of the data; else a device holds any ops.
+    on_solution
+        Called with each better assignment.
+    """
+    clock, loads = budget or Budget(), max(1, moves // MOVES_PER_LOAD)
+    effort = min(EFFORT_LOADS, max(1, loads // _ATTEMPTS))
+    attempt = SlotAnnealing(problem, seed, clock, monotone=monotone, effort_loads=effort)
+    floor = max(lower, simple_work(problem.problem))
+    search = ThresholdSearch(partial(chunk_value, problem), attempt, floor, clock, on_solution=on_solution)
+    search.offer(start)
+    search.run(problem.chunks * whole_cost(problem.problem), loads)
+    return start if search.best is None else search.best
+
+
+def simple_work(problem: StageProblem) -> float:
+    """Return a bottleneck that none is below: the costliest op, and the mean work, each op on its fastest device."""
+    work = problem.work_s[problem.class_count > 0].min(axis=0)
+    return float(max(work.max(initial=0.0), work.sum() / problem.num_stages * (1 - 1e-12)))
+
+
+def packed(problem: StageProblem) -> StageAssignment | None:
+    """Return an assignment of ops to any devices, largest parameters first, each where the load stays least; or None.
+
+    Transfers are not looked at. None where an op finds no device with room.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    """
+    classes = problem.stage_class
+    load, held = np.zeros(problem.num_stages), np.zeros(problem.num_stages)
+    room: FloatArray = problem.memory_bytes[classes] * CAPACITY_SLACK
+    stage = np.empty(problem.num_nodes, np.int64)
+    size = problem.param_bytes / max(float(problem.param_bytes.max(initial=0.0)), 1e-300)
+    work = np.where(np.isfinite(problem.work_s), problem.work_s, 0.0).max(axis=0)
+    for v in np.lexsort((-work, -size)).tolist():
+        after = load + problem.work_s[classes, v]
+        after[held + problem.param_bytes[v] > room] = np.inf
+        j = int(np.argmin(after))
+        if after[j] == np.inf:
+            return None
+        stage[v] = j
+        load[j] = after[j]
+        held[j] += problem.param_bytes[v]
+    return StageAssignment(stage, classes)

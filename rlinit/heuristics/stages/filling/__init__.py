@@ -1,0 +1,1 @@
+"""Filling stages one after another up to a trial load."""

@@ -1,0 +1,1 @@
+"""Orders cut into stages (MTPP, SliceGraph and BRKGA)."""

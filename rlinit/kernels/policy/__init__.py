@@ -1,1 +1,0 @@
-"""Compiled code of the learned policies: their features, rollouts and environment steps."""
