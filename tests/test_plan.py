@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import rlinit
-from rlinit.costs.table import CostTable
 from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.plan import Plan, is_closed, relative_gap
 from tests.checker.test_stages import HARDWARE, model, solved
@@ -94,7 +93,7 @@ def test_a_number_beyond_float64_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["9" * 400, "[" * 100_000, "NaN"])
-@pytest.mark.parametrize("load", [rlinit.Plan.load, rlinit.Graph.load, rlinit.Hardware.load, CostTable.load])
+@pytest.mark.parametrize("load", [rlinit.Plan.load, rlinit.Graph.load, rlinit.Hardware.load])
 def test_numbers_that_no_float_holds_are_refused_in_every_file(load: Any, damage: str, tmp_path: Path) -> None:
     """A number of 400 digits, lists in lists without end and NaN are told in one line, wherever they stand."""
     path = tmp_path / "damaged.json"

@@ -238,7 +238,7 @@ def _build(
 ) -> PipelineModel | None:
     """Return the model of all assignments in the window of value at most `reference`, or None if there are none."""
     domains = window_domains(problem, start, free)
-    work = problem.work_s.min(axis=0)
+    work = problem.work_s[problem.class_count > 0].min(axis=0)
     if not np.isfinite(work).all():
         return None
     domains.tighten(work, reference)

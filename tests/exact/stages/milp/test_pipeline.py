@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rlinit.budget import Budget
@@ -63,6 +63,7 @@ def test_full_milp_equals_enumeration(seed: int) -> None:
     assert at_most(result.bound, (best,))
 
 
+@example(86)  # an op that only a class without stages can run
 @settings(max_examples=draws(25), deadline=None)
 @given(seeds)
 def test_window_equals_enumeration_of_the_window(seed: int) -> None:
