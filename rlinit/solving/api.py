@@ -17,9 +17,9 @@ from rlinit.plan import ChunkOrder, Objective, Plan, Resident, Transfers
 from rlinit.solving import phases
 from rlinit.solving.incumbent import Progress
 from rlinit.solving.options import SolveOptions, Window
-from rlinit.solving.phases import PlannedPhase, check_method
-from rlinit.solving.plans import Request
-from rlinit.solving.sharing import bound_of, largest_case, plan_of
+from rlinit.solving.phases import PlannedPhase, check_method, solve
+from rlinit.solving.plans import Request, checked_plan, resumed
+from rlinit.solving.sharing import bound_of, largest_case, plan_of_cases
 from rlinit.stages.training.rules import Recompute, Training
 
 
@@ -178,7 +178,12 @@ def schedule(
     plan = agent if isinstance(agent, Plan) else None
     hardware, budget = _prepared(graph, hardware, options, plan), _search_budget(graph, options)
     with interruptible(budget), compiling_paused(budget, progress), limited_memory(options.memory_limit):
-        return plan_of(Request(graph, hardware, options, plan, budget, progress))
+        request = Request(graph, hardware, options, plan, budget, progress)
+        planned = plan_of_cases(request)
+        if planned is None:
+            request = resumed(request)
+            planned = checked_plan(solve(request), request)
+        return planned
 
 
 def _options(given: Mapping[str, Any]) -> SolveOptions:

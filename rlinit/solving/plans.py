@@ -100,8 +100,8 @@ def checked_plan(solved: Solved, request: Request) -> Plan:
     return plan
 
 
-def saved_plan(request: Request) -> Plan | None:
-    """Return the plan of the options' checkpoint, or None where there is none yet.
+def resumed(request: Request) -> Request:
+    """Return the request with the plan of the options' checkpoint to begin from, if there is one.
 
     Raises
     ------
@@ -110,6 +110,12 @@ def saved_plan(request: Request) -> Plan | None:
     RlinitError
         The plan is of another problem; the message says what differs.
     """
+    saved = _saved_plan(request)
+    return request if saved is None or saved.assignment is None else dataclasses.replace(request, plan=saved)
+
+
+def _saved_plan(request: Request) -> Plan | None:
+    """Return the plan of the options' checkpoint, or None where there is none yet; raises what `resumed` does."""
     graph, hardware, options = request.graph, request.hardware, request.options
     if options.checkpoint is None or not options.checkpoint.exists():
         return None
@@ -162,7 +168,7 @@ def checkpointed(incumbent: Incumbent[Any, Any], solved: Callable[[Any], Solved]
     if path is None:
         yield
         return
-    saved = saved_plan(request)
+    saved = _saved_plan(request)
     if saved is not None and saved.bounds is not None:
         incumbent.take_over(saved.bounds, saved.bound_source, saved.trusted)
 

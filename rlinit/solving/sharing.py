@@ -38,7 +38,7 @@ from rlinit.plan import DeviceUse, HistoryEntry, Plan, Status, is_closed
 from rlinit.solving.incumbent import Progress
 from rlinit.solving.options import places_ops, shares
 from rlinit.solving.phases import bound, solve
-from rlinit.solving.plans import Request, Solved, checked_plan, saved_plan
+from rlinit.solving.plans import Request, Solved, checked_plan, resumed
 from rlinit.stages.lowering import lower_stages
 from rlinit.stages.problem import Value
 from rlinit.tensors import repeated_bytes
@@ -50,8 +50,8 @@ _WHOLE_SHARE = 0.3
 """Of a time limit, for the plan with layers whole: it has a tenth of the ops or less, and mostly ends sooner."""
 
 
-def plan_of(request: Request) -> Plan:
-    """Return the plan of a problem, checked; where it has cases, the best of theirs.
+def plan_of_cases(request: Request) -> Plan | None:
+    """Return the best plan of a problem's cases, checked; None where the problem is to be solved as it stands.
 
     Parameters
     ----------
@@ -65,19 +65,14 @@ def plan_of(request: Request) -> Plan:
     RlinitError
         The options do not fit the problem, or the checkpoint is of another one.
     """
-    options = request.options
     if has_tied(request.graph):
         return _schedule_tied(request)
-    if shares(request.hardware, options):
+    if shares(request.hardware, request.options):
         return _schedule_shared(request)
-    saved = saved_plan(request)
-    if saved is not None and saved.assignment is not None:
-        request = dataclasses.replace(request, plan=saved)
-    solved = solve(request) if options.refine is None else _refined(request)
-    return checked_plan(solved, request)
+    return None if request.options.refine is None else _refined(resumed(request))
 
 
-def _refined(request: Request) -> Solved:
+def _refined(request: Request) -> Plan:
     """Solve with layers or modules whole, then from there without; the first plan is one of the second problem too."""
     graph, options, budget = request.graph, request.options, request.budget
     share = budget.share(_WHOLE_SHARE * budget.remaining_s)
@@ -91,7 +86,8 @@ def _refined(request: Request) -> Solved:
     found = "" if first.values is None else f", {show(first.values[0])} before going on inside them"
     solved.incumbent.notes.append(f"with {options.refine}s whole: {first.status}{found}")
     solved.incumbent.phase_s[f"{options.refine}s whole"] = spent
-    return solved if start is None else solved._replace(origin=f"the plan with {options.refine}s whole")
+    origin = solved.origin if start is None else f"the plan with {options.refine}s whole"
+    return checked_plan(solved._replace(origin=origin), request)
 
 
 def bound_of(request: Request) -> tuple[Value | None, str, Sequence[str]]:
@@ -357,7 +353,12 @@ def _planned_case(request: Request, graph: Graph, start: Plan | None, left: int)
         start = dataclasses.replace(start, graph_fingerprint=graph.fingerprint())
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*go to one stage")  # in this case alone
-        return plan_of(dataclasses.replace(request, graph=graph, options=options, plan=start, budget=budget))
+        case = dataclasses.replace(request, graph=graph, options=options, plan=start, budget=budget)
+        plan = plan_of_cases(case)
+        if plan is None:
+            case = resumed(case)
+            plan = checked_plan(solve(case), case)
+        return plan
 
 
 def _truly(plan: Plan, together: Together | None, request: Request) -> Plan:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -165,7 +166,10 @@ class BottleneckSearch:
             label[0, 0] = 0.0
             if self.order is not None:
                 self.order.mark(threshold * (1 + ROUNDING), self.table.sums, label)
-            if not self._pass(threshold, label, back, back_class):
+            call = self._extension(threshold, label, back, back_class)
+            through, met = run_in_chunks(call, shape[1], self.budget)
+            self.work += met
+            if not through:
                 return Bottleneck(None, proven, False, [], [])
             state = int(np.argmin(label[:, -1]))
             if label[state, -1] < np.inf:
@@ -178,8 +182,10 @@ class BottleneckSearch:
                 on_bound(proven)
             excess *= GROWTH
 
-    def _pass(self, threshold: float, label: FloatArray, back: NDArray[np.int32], back_class: NDArray[np.int8]) -> bool:
-        """Fill the labels of stages within the threshold; False if the budget ended first."""
+    def _extension(
+        self, threshold: float, label: FloatArray, back: NDArray[np.int32], back_class: NDArray[np.int8]
+    ) -> Callable[[int, int], tuple[int, int]]:
+        """Return the call of `run_in_chunks` that fills the labels of stages within the threshold."""
         problem, table, states = self.problem, self.table, self.states
         limit = threshold * (1 + ROUNDING)
         costs = self.costs
@@ -195,15 +201,18 @@ class BottleneckSearch:
         links = map(np.ascontiguousarray, (costs.in_s, costs.out_s))  # for which kernels are compiled once
         rates = StageRates(problem.memory_bytes, problem.cache_bytes, costs.overflow, *links)
 
-        def call(first: int, quota: int) -> tuple[int, int]:
-            next_first, met = bottleneck_pass(
-                limit, first, quota, states.ordered, fillings, sums, rates, self.crossings, label, back, back_class
-            )
-            return int(next_first), int(met)
-
-        through, met = run_in_chunks(call, table.num_ideals, self.budget)
-        self.work += met
-        return through
+        return partial(
+            bottleneck_pass,
+            limit,
+            ordered=states.ordered,
+            fillings=fillings,
+            sums=sums,
+            rates=rates,
+            crossings=self.crossings,
+            label=label,
+            back=back,
+            back_class=back_class,
+        )
 
 
 def run_in_chunks(call: Callable[[int, int], tuple[int, int]], size: int, budget: Budget) -> tuple[bool, int]:
@@ -224,8 +233,8 @@ def run_in_chunks(call: Callable[[int, int], tuple[int, int]], size: int, budget
     while first < size:
         if budget.expired:
             return False, work
-        first, more = call(first, _CHUNK)
-        work += more
+        then, more = call(first, _CHUNK)
+        first, work = int(then), work + int(more)
     return True, work
 
 
