@@ -24,6 +24,7 @@ __all__ = ["readme_with_figures", "write_pages"]
 Rows = list[dict[str, Any]]
 
 _TITLES = {
+    "measured_tables": "Costs from measured tables of GPUs",
     "inc_ilp": "Inc-ILP: ten ImageNet graphs",
     "agent_stages_imagenet": "Agent for stages: ImageNet graphs",
     "agent_stages_gamma": "Agent for stages: window by start",

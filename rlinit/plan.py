@@ -15,6 +15,7 @@ from rlinit.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     from rlinit.graph import Graph
     from rlinit.hardware import Hardware
+    from rlinit.solving.sensitivity import Sensitivity
 
 __all__ = [
     "OPTIMALITY_TOLERANCE",
@@ -46,6 +47,9 @@ ChunkOrder = Literal["interleaved", "free"]
 Resident = Literal["peak", "tensors", "weights"]
 """What a device holds at once: weights and the most bytes of tensors that are alive together, weights and all tensors
 of its ops (DIVIML condition 6), or weights alone."""
+
+COSTS = "costs: "
+"""Before what seconds come from, in provenance."""
 
 OPTIMALITY_TOLERANCE = 1e-6
 """A value is optimal when it exceeds a bound on the full problem by at most this, relatively."""
@@ -336,6 +340,32 @@ class Plan:
         if self.status == "infeasible":
             return float("inf")
         return self.bounds[0] if self.bounds else 0.0
+
+    @property
+    def costs(self) -> dict[str, float]:
+        """Share of the ops' seconds by where they come from.
+
+        ``given``, ``measured``, ``interpolated``, ``extrapolated`` (measured tables), ``modelled`` (the roofline).
+        """
+        return {
+            key.removeprefix(COSTS): float(share or 0)
+            for key, share in self.provenance.items()
+            if key.startswith(COSTS)
+        }
+
+    def sensitivity(self, graph: Graph, hardware: Hardware, **settings: Any) -> Sensitivity:
+        """Return what the plan is worth when costs are off.
+
+        Parameters
+        ----------
+        graph, hardware
+            What it was made for.
+        settings
+            As for `rlinit.solving.sensitivity.sensitivity`: spread, draws, seed, options.
+        """
+        from rlinit.solving.sensitivity import sensitivity
+
+        return sensitivity(self, graph, hardware, **settings)
 
     @property
     def trusted(self) -> tuple[str, ...]:

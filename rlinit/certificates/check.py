@@ -340,6 +340,17 @@ class Graph:
         again = (size * max(0, len(inside & readers) - 1) for size, readers in self.shared)
         return sum((self.param[v] for v in inside), ZERO) - sum(again, ZERO)
 
+    def inner(self, v: int) -> Fraction:
+        """Return the inner dimension k of an op that is a product of m rows with k n parameters; 0 for others."""
+        row, size = self.ops[v], Fraction(BITS[compute_type(self.ops[v]) or "fp32"], 8)
+        weights, read, made = (one / size for one in (self.param[v], self.held[v] - self.made[v], self.made[v]))
+        flops = number(row, "flops")
+        rows = round(2 * read * made / flops) if flops and op_class(row.get("op", "")) == "matmul" else 0
+        if rows < 1 or not weights:
+            return ZERO
+        k, n = round(read / rows), round(made / rows)
+        return Fraction(k) if k >= 1 and n >= 1 and abs(k * n / weights - 1) <= Fraction(1, 10) else ZERO
+
     def time(self, v: int, device: Any, batch: int = 1) -> Any:
         """Return the seconds of op v on a device; None where it may not run."""
         row = self.ops[v]
@@ -354,8 +365,11 @@ class Graph:
         if row.get("view"):
             return ZERO
         need("flops" in row, f"op {row['name']!r} has no time on {device['name']!r}")
-        one = device.get("efficiency", {}).get(op_class(row.get("op", "")), {})
+        reached, name = device.get("efficiency", {}), op_class(row.get("op", ""))
+        one = reached.get(name) or reached.get({"generation": "attention", "experts": "matmul"}.get(name), {})
         seconds = counted(one.get("flops"), batch * number(row, "flops")) / rate
+        if "depth_s" in one:
+            seconds = max(seconds, number(one, "depth_s") * self.inner(v))
         if device.get("bytes_per_s"):
             read = self.param[v]
             if op_class(row.get("op", "")) == "lookup":  # only the rows that it gives
@@ -384,6 +398,8 @@ def times_of(row: Any) -> Iterator[Any]:
 
 
 CLASSES = (
+    ("experts", r"moe|experts"),
+    ("generation", r"paged_attention|decode_attention|generation"),
     ("convolution", r"conv(?!ert)"),
     ("attention", r"attention|sdpa"),
     (

@@ -16,7 +16,7 @@ from rlinit.cli import EXIT_CODES
 from rlinit.cli.inputs import HardwareName, Model, ReadingOptions, load_hardware, load_model
 from rlinit.cli.output import live_line, print_table, show_value
 from rlinit.plan import Plan, relative_gap
-from rlinit.solving.options import ProblemOptions, SolveOptions, places_ops
+from rlinit.solving.common.options import ProblemOptions, SolveOptions, places_ops
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -55,8 +55,9 @@ class ReadingOptions:
     sharing: Literal["hold", "colocate", "copy"] = "hold"
     """Who holds parameters that several ops read: each device that runs some of them (hold), or each op (copy).
     With colocate these ops stay together."""
-    costs: Path | None = None
-    """Times of ops, as measure and calibrate write them (.csv), or a trace of torch.profiler (trace.json)."""
+    costs: tuple[str, ...] = ()
+    """Times of ops: files as measure and calibrate write them (.csv), or a trace of torch.profiler (trace.json);
+    folders of measured tables of devices (FOLDER or KIND=FOLDER) for what files do not time."""
     dtype: str | None = None
     """Type of a model's numbers: fp32, tf32, fp16, bf16, fp8, int8, int4, or WEIGHTS/ACTIVATIONS such as int4/fp16.
     By default what the file says; for the zoo and .keras files fp32, but int8 on Edge TPUs."""
@@ -66,15 +67,21 @@ class ReadingOptions:
     """Modules to keep whole, as patterns of their paths or classes, such as '*Attention'."""
 
     def check(self) -> None:
-        """Refuse a cost table that is not there before anything is read or imported.
+        """Refuse costs that are not there before anything is read or imported.
 
         Raises
         ------
         RlinitError
-            There is no such file.
+            There is no such file or folder.
         """
-        if self.costs is not None and not self.costs.is_file():
-            raise RlinitError(f"there is no file {str(self.costs)!r} (--costs)")
+        for entry in self.costs:
+            if not Path(entry).is_file() and not Path(entry.rpartition("=")[2]).is_dir():
+                raise RlinitError(f"there is no file or folder {entry!r} (--costs)")
+
+    @property
+    def cost_files(self) -> list[Path]:
+        """Files among the costs."""
+        return [Path(entry) for entry in self.costs if Path(entry).is_file()]
 
     @property
     def numbers(self) -> Any:
@@ -128,7 +135,47 @@ def load_model(model: str, options: ReadingOptions, hardware: Hardware | None = 
         graph = _read_file(model, options)
     if options.granularity != "op" or options.keep:
         graph = graph.group(options.granularity, keep=options.keep)
-    return graph if options.costs is None else cost_table(options.costs, graph).apply(graph)
+    return price(graph, options, hardware)
+
+
+def price(graph: Graph, options: ReadingOptions, hardware: Hardware | None) -> Graph:
+    """Return a graph with the costs that were asked for.
+
+    Parameters
+    ----------
+    graph
+        As it was read.
+    options
+        Name files and folders.
+    hardware
+        Whose devices measured tables are for.
+
+    Raises
+    ------
+    RlinitError
+        A folder of measured tables where no hardware is known; otherwise as for `with_costs` and `cost_table`.
+    """
+    for path in options.cost_files:
+        graph = cost_table(path, graph).apply(graph)
+    folders = measured_folders(options.costs)
+    if not folders:
+        return graph
+    if hardware is None:
+        raise RlinitError(f"--costs {options.costs[0]}: measured tables are for devices; say --hw")
+    from rlinit.costs.measured_graph import with_costs
+
+    return with_costs(graph, hardware, folders)
+
+
+def measured_folders(entries: Sequence[str]) -> list[Any]:
+    """Return the measured tables of folders among costs, given as FOLDER or KIND=FOLDER."""
+    folders = [entry for entry in entries if not Path(entry).is_file()]
+    if not folders:
+        return []
+    from rlinit.costs.tables import load
+
+    split = [("", entry) if Path(entry).is_dir() else tuple(entry.split("=", 1)) for entry in folders]
+    return [load(folder, device=kind) for kind, folder in split]
 
 
 def cost_table(path: Path, graph: Graph) -> CostTable:

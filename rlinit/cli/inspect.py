@@ -89,7 +89,7 @@ def _sources(graph: Graph, hardware: Hardware, reading: ReadingOptions) -> list[
     """Return the sources of costs, of devices that differ in nothing but their name once."""
     from rlinit.costs.sources import cost_sources
 
-    table = None if reading.costs is None else cost_table(reading.costs, graph)
+    table = cost_table(reading.cost_files[0], graph) if reading.cost_files else None
     timed = {device for device, _ in graph.times}
     kinds = {
         repr(dataclasses.replace(device, name=device.name if device.name in timed else "x", node="")): device

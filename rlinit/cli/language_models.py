@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from rlinit.cli import EXIT_CODES
-from rlinit.cli.inputs import check_targets, device_places
+from rlinit.cli.inputs import check_targets, device_places, measured_folders
 from rlinit.cli.output import escape_markup
+from rlinit.costs.tables import by_kind
 from rlinit.errors import RlinitError
 from rlinit.hardware import Hardware
 from rlinit.llm import Limit, LlmPlan, Span, load, max_batch, max_context, plan, to_llama_cpp, to_vllm
@@ -62,6 +63,8 @@ class Llm:
     """With --no-contiguous: devices may read weights from the memory of a host (cpu) or a disk (nvme) in every pass."""
     reserve: str | None = None
     """Memory of each device that stays free, such as 1GiB; by default what the hardware reserves (1 GB of a GPU)."""
+    costs: tuple[str, ...] = ()
+    """Folders of measured tables of devices (rlinit.costs.tables), as FOLDER or KIND=FOLDER."""
     runtime: Literal["llama.cpp", "vllm", "none"] | None = None
     """Whose compute buffers are counted beside it: llama.cpp (default), vllm (with --vllm), or none."""
     micro_batch: int | None = None
@@ -122,6 +125,8 @@ def _planned(command: Llm) -> tuple[LlmPlan, Limit | None]:
         command.config, context=command.context, batch=command.batch, prompt=command.prompt, output=command.output,
         dtype=command.dtype, kv_dtype=command.kv_dtype,
     )  # fmt: skip
+    if command.costs:
+        model = replace(model, costs=by_kind(measured_folders(command.costs)))
     is_file = Path(command.hw).suffix in (".toml", ".json")
     hardware = Hardware.load(command.hw) if is_file else command.hw
     search = max_context if command.max_context else max_batch if command.max_batch else None
@@ -218,9 +223,14 @@ def _print_plan(found: LlmPlan) -> None:
         f"{found.tokens_per_s:,.4g} tokens a second; proof in {format_seconds(found.solve_s)}",
         highlight=False,
     )
+    rests = ", ".join(f"{share:.0%} {source}" for source, share in found.costs.items())
+    least, most = (format_seconds(one) for one in found.interval)
+    console.print(f"costs: {rests}; 80% of predictions this sure lie between {least} and {most}", highlight=False)
     alike: dict[str, list[str]] = {}
     for name, value in found.baselines.items():
-        said = f"{format_seconds(value)}, {value / found.value:.2f}x" if isinstance(value, float) else value
+        said = value if isinstance(value, str) else f"{format_seconds(value)}, {value / found.value:.2f}x"
+        if isinstance(value, float) and found.value < value and not found.is_surely_below(value):
+            said += ", within the errors of the costs"
         alike.setdefault(said, []).append(name)
     for said, names in alike.items():
         console.print(f"  {', '.join(names)}: {said}", highlight=False)

@@ -71,7 +71,11 @@ COMMANDS: Mapping[str, _Command] = {
     "run": _Command("run", "Run", "run_plan", "Run a plan on its model; compare times and outputs.", True),
     "measure": _Command("run", "Measure", "measure_model", "Measure every op of a model on this machine.", True),
     "calibrate": _Command(
-        "run", "Calibrate", "calibrate_costs", "Put measured times of plans into a cost table.", True
+        "run",
+        "Calibrate",
+        "calibrate_costs",
+        "Put measured times into a cost table, or fit efficiencies.",
+        True,
     ),
     "export": _Command("export", "Export", "export_plan", "Write a plan in the formats of other tools."),
     "verify": _Command("verify", "Verify", "verify_plan", "Check a plan, and the proof of its bound."),

@@ -24,15 +24,16 @@ from rlinit.cli.inputs import (
     arrays_for,
     check_endings,
     check_folders,
-    cost_table,
     device_places,
     dimension_sizes,
     load_hardware,
     load_model,
     onnx_inputs,
+    price,
 )
 from rlinit.cli.output import print_table
 from rlinit.errors import ExecutionFailure, InvalidPlan, RlinitError
+from rlinit.files import write_atomically
 from rlinit.graph import Graph
 from rlinit.plan import Plan
 from rlinit.units import format_seconds
@@ -152,12 +153,14 @@ class Measure:
 
 @dataclass(frozen=True)
 class Calibrate:
-    """Put measured times of plans into a cost table."""
+    """Put measured times into a cost table, or fit efficiencies."""
 
     reports: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[REPORT ...]")]
     """Reports that run --measure --report wrote; later ones win."""
     out: Path
-    """Write the cost table here (.csv)."""
+    """Write the cost table here (.csv), or the efficiencies (.toml)."""
+    tables: tuple[str, ...] = ()
+    """Folders of measured tables, each as FAMILY=FOLDER: efficiencies of families of devices are fitted to them."""
     costs: Path | None = None
     """The table that they correct; without it, a table of what was measured alone."""
     json: bool = False
@@ -309,6 +312,8 @@ def calibrate_costs(command: Calibrate) -> int:
     from rlinit.measurement.calibration import Calibration
 
     check_folders(command.out)
+    if command.tables:
+        return _fit_tables(command)
     check_endings(command.out, "--out", *TABLES)
     if not command.reports:
         raise RlinitError("give at least one report that run --measure --report wrote")
@@ -318,6 +323,24 @@ def calibrate_costs(command: Calibrate) -> int:
         table = table.updated(other)
     table.save(command.out)
     _print_table(table, as_json=command.json)
+    return 0
+
+
+def _fit_tables(command: Calibrate) -> int:
+    """Write efficiencies that fit measured tables, and print them with their errors."""
+    from rlinit.costs.tables import MeasuredTables, load
+    from rlinit.measurement.table_fit import efficiency_toml
+
+    check_endings(command.out, "--out", ".toml")
+    families: dict[str, list[MeasuredTables]] = {}
+    for entry in command.tables:
+        family, _, folder = entry.partition("=")
+        if not family or not folder:
+            raise RlinitError(f"--tables {entry!r}: expected FAMILY=FOLDER, such as hopper=h100_sxm/vllm-0.24.0")
+        families.setdefault(family, []).append(load(folder))
+    text = efficiency_toml(families)
+    write_atomically(command.out, text)
+    print(text, end="")
     return 0
 
 
@@ -393,8 +416,7 @@ def _graph(command: Run, plan: Plan, program: ExportedProgram) -> Graph:
             dtype=reading.numbers,
             name=command.model.stem,
         )
-    costs = command.reading.costs
-    return graph if costs is None else cost_table(costs, graph).apply(graph)
+    return price(graph, command.reading, None)
 
 
 def _same_graph(command: Run, plan: Plan, graph: Graph, *, needed: bool) -> bool:

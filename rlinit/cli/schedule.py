@@ -28,7 +28,7 @@ from rlinit.cli.output import escape_markup, live_line, print_phases, show_value
 from rlinit.costs.sources import paper_machine
 from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.plan import Plan
-from rlinit.solving.options import ProblemOptions, SolveOptions
+from rlinit.solving.common.options import ProblemOptions, SolveOptions
 from rlinit.units import format_seconds
 
 if TYPE_CHECKING:
@@ -58,6 +58,10 @@ class Schedule:
     """With --certify or --certify-vipr: seconds to look for a proof, beside those of the time limit."""
     certify_vipr: Path | None = None
     """Write a proof of a bound in VIPR's format here, for viprchk; in up to --certify-s seconds more."""
+    robust: bool = False
+    """Of the plans seen, give the one that is best in the mean over draws of the costs within their errors."""
+    sensitivity: bool = False
+    """Also say what the plan is worth when costs are off: drawn anew within their errors, against other plans."""
     json: bool = False
     """Print the plan as JSON instead of tables."""
     explain: bool = False
@@ -128,7 +132,12 @@ def schedule_model(command: Schedule, notes: Console) -> int:
         return 0
     settings = {one.name: getattr(options, one.name) for one in dataclasses.fields(options)}
     with live_line(notes, options.objective) as line:
-        plan = rlinit.schedule(graph, hardware, **{**settings, "agent": start or options.agent}, progress=line)
+        plan = rlinit.schedule(
+            graph, hardware, **{**settings, "agent": start or options.agent}, robust=command.robust, progress=line
+        )
+    if command.sensitivity and plan.assignment is not None:
+        found = plan.sensitivity(graph, hardware, options=options, seed=options.seed)
+        plan = dataclasses.replace(plan, notes=(*plan.notes, str(found)))
     code = _give(plan, command, graph, hardware, notes)
     spent, searched = time.monotonic() - began, sum(plan.phase_s.values())
     if spent > searched + _MUCH_ELSE_S:

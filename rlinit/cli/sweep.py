@@ -26,7 +26,7 @@ from rlinit.cli.output import print_table, show_value
 from rlinit.errors import RlinitError
 from rlinit.hardware import Hardware
 from rlinit.plan import Objective
-from rlinit.solving.options import SolveOptions
+from rlinit.solving.common.options import SolveOptions
 from rlinit.sweeping.figure import draw_sweep
 from rlinit.sweeping.rows import SweepRow
 

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.devices.efficiency import Efficiency, op_class
+from rlinit.costs.products import products
+from rlinit.devices.efficiency import Efficiency, class_on, op_class
 from rlinit.errors import InvalidGraph
 from rlinit.graph import ANY_DEVICE, Graph
 from rlinit.hardware import Device
@@ -97,6 +98,10 @@ def roofline(graph: Graph, device: Device, batch: int = 1) -> NDArray[np.float64
             if one.launch_s is not None:
                 launch_s[ops] = one.launch_s
     seconds = flops / _rates(graph, device)
+    depth_s = device.efficiency.get("matmul", Efficiency()).depth_s
+    if depth_s:
+        found = products(graph)
+        seconds[found.op] = np.maximum(seconds[found.op], found.k * depth_s)
     if device.bytes_per_s is not None:
         moved_s = moved / device.bytes_per_s
         seconds = np.maximum(seconds, np.where(np.isnan(seconds), np.nan, moved_s))
@@ -115,7 +120,7 @@ def ops_by_efficiency(graph: Graph, device: Device) -> list[tuple[Efficiency, In
     device
         Its efficiencies.
     """
-    classes = np.array([op_class(kind) for kind in graph.kinds])
+    classes = np.array([class_on(op_class(kind), device.efficiency) for kind in graph.kinds])
     return [(one, np.flatnonzero(classes == name)) for name, one in device.efficiency.items()]
 
 

@@ -10,12 +10,15 @@ import numpy as np
 from rlinit.arrays import FloatArray
 from rlinit.costs.roofline import may_run, ops_by_efficiency, roofline
 from rlinit.costs.table import CostTable
-from rlinit.devices.efficiency import OP_CLASSES, op_class
+from rlinit.devices.efficiency import OP_CLASSES, class_on, op_class
 from rlinit.graph import ANY_DEVICE, Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.units import DTYPES, compute_type, format_seconds
 
-__all__ = ["CostSource", "cost_errors", "cost_sources", "paper_machine"]
+COST_SOURCES = "cost_sources"
+"""Extra of an op: kind of device -> where in measured tables its seconds come from."""
+
+__all__ = ["COST_SOURCES", "PEAK_ERROR", "CostSource", "cost_errors", "cost_sources", "paper_machine"]
 
 _PAPERS = {
     "cpu-t4-a100": ("DIVIML", "t4+a100+cpu"),
@@ -68,6 +71,14 @@ class CostSource:
     sure: str
 
 
+_SURE = {
+    "measured": "as measured, within 3%",
+    "interpolated": "within 10% for most, as tables say",
+    "extrapolated": "beyond what was measured",
+}
+"""Where measured tables have an op -> how sure they are."""
+
+
 def cost_sources(graph: Graph, device: Device, table: CostTable | None = None) -> tuple[CostSource, ...]:
     """Return the sources of a graph's seconds on a device, for one input, in the order in which they win.
 
@@ -83,6 +94,12 @@ def cost_sources(graph: Graph, device: Device, table: CostTable | None = None) -
     left = may_run(graph, device)
     rows = []
     labels = {device.name: "times for this device", device.kind: "times for its kind", ANY_DEVICE: "times for all"}
+    words = np.array([graph.extras.get(v, {}).get(COST_SOURCES, {}).get(device.kind, "") for v in range(graph.num_ops)])
+    for word in sorted(set(words) - {""}):
+        here = left & (words == word)
+        seconds = float(np.nansum(graph.times[device.kind, 1][here]))
+        rows.append(CostSource(device.name, f"measured tables, {word}", int(here.sum()), seconds, _SURE[word]))
+        left &= ~here
     for key, label in labels.items():
         given = graph.times.get((key, 1))
         if given is not None and (here := left & ~np.isnan(given)).any():
@@ -95,7 +112,9 @@ def cost_sources(graph: Graph, device: Device, table: CostTable | None = None) -
     if (here := known & views).any():
         rows.append(CostSource(device.name, "views, which take no time", int(here.sum()), 0.0, "exact"))
     types = np.array([compute_type(graph.extras.get(v, {})) for v in range(graph.num_ops)])
-    classes = np.array([op_class(kind) if device.efficiency else "" for kind in graph.kinds])
+    classes = np.array(
+        [class_on(op_class(kind), device.efficiency) if device.efficiency else "" for kind in graph.kinds]
+    )
     peak = dataclasses.replace(device, efficiency={})
     ideal = roofline(graph, peak)
     for dtype in ("", *DTYPES):
@@ -118,7 +137,7 @@ def cost_sources(graph: Graph, device: Device, table: CostTable | None = None) -
 _GIVEN_ERROR = 0.05
 """Relative error of given times: measured costs spread by as much on a machine in use."""
 
-_PEAK_ERROR = 1.0
+PEAK_ERROR = 1.0
 """Relative error of times at peak rates: ops reach half of them, some far less."""
 
 
@@ -133,7 +152,7 @@ def cost_errors(graph: Graph, device: Device) -> FloatArray:
     device
         Whose seconds.
     """
-    errors = np.full(graph.num_ops, _PEAK_ERROR)
+    errors = np.full(graph.num_ops, PEAK_ERROR)
     for one, ops in ops_by_efficiency(graph, device):
         if one.error is not None:
             errors[ops] = one.error

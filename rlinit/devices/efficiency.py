@@ -2,9 +2,10 @@
 
 The roofline model of a device with efficiencies: an op of f operations that moves b bytes takes
 
-    max(F(f) / flops_per_s, B(b) / bytes_per_s) + launch_s
+    max(F(f) / flops_per_s, B(b) / bytes_per_s, k depth_s) + launch_s
 
-where F(f) is what f operations count as: f / share at the sizes that `Efficiency.flops` gives a share for, linear
+where a product has k numbers in its inner dimension, which each part of the result goes through one after another, and
+F(f) is what f operations count as: f / share at the sizes that `Efficiency.flops` gives a share for, linear
 between them. So small ops may pay more for an operation than large ones (wave quantisation, half-performance length),
 or less for a byte (caches).
 
@@ -31,6 +32,8 @@ from rlinit.errors import InvalidHardware
 from rlinit.limits import check_number, closest
 
 _CLASSES = {
+    "experts": r"moe|experts",
+    "generation": r"paged_attention|decode_attention|generation",
     "convolution": r"conv(?!ert)",
     "attention": r"attention|sdpa",
     "matmul": r"matmul|gemm|(^|_)linear|dense|(^|_)(add|b|badd|addb)?mm(_|$)|(^|_)(add)?mv(_|$)|(^|_)dot(_|$)"
@@ -44,6 +47,9 @@ _CLASSES = {
 
 OP_CLASSES = (*_CLASSES, "elementwise")
 """Classes of ops; what none of the others fits is ``elementwise``: additions, copies, shapes."""
+
+_ALIKE = {"generation": "attention", "experts": "matmul"}
+"""Class -> the one whose efficiency holds for it where a device has none of its own."""
 
 _MAX_POINTS = 64
 
@@ -74,6 +80,8 @@ class Efficiency:
         below the first and above the last their shares hold. Empty: 1.
     launch_s
         Fixed seconds of an op; None: the device's.
+    depth_s
+        Seconds of each number of a product's inner dimension; no product takes less than all of them.
     error
         Relative error to be expected of a typical op's time; None: not known.
 
@@ -87,6 +95,7 @@ class Efficiency:
     flops: Points = ()
     bytes: Points = ()
     launch_s: float | None = None
+    depth_s: float = 0.0
     error: float | None = None
 
     def __post_init__(self) -> None:
@@ -104,7 +113,7 @@ class Efficiency:
                         f"efficiency: {what} has {size:g} at {share:g} before {larger:g} at {next_share:g}; expected "
                         "ascending sizes, and no larger op faster than a smaller one"
                     )
-        for what in ("launch_s", "error"):
+        for what in ("launch_s", "depth_s", "error"):
             if getattr(self, what) is not None:
                 check_number(f"efficiency: {what}", getattr(self, what), InvalidHardware)
 
@@ -138,7 +147,21 @@ class Efficiency:
         for what in ("flops", "bytes"):
             if points := getattr(self, what):
                 data[what] = [list(point) for point in points]
+        data |= {"depth_s": self.depth_s} if self.depth_s else {}
         return data | {what: value for what in ("launch_s", "error") if (value := getattr(self, what)) is not None}
+
+
+def class_on(name: str, efficiency: Mapping[str, Efficiency]) -> str:
+    """Return the class whose efficiency of a device holds for ops of a class: itself, or the one it is like.
+
+    Parameters
+    ----------
+    name
+        The ops' class.
+    efficiency
+        Of the device.
+    """
+    return name if name in efficiency else _ALIKE.get(name, name)
 
 
 def efficiencies_of(data: Mapping[str, Mapping[str, Any]]) -> dict[str, Efficiency]:

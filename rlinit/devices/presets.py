@@ -147,13 +147,22 @@ def _devices(token: str) -> list[dict[str, Any]] | None:
         "bytes_per_s": parse_quantity(figures["bytes_per_s"], "bytes/s"),
         "flops_per_s": dict(figures["flops_per_s"]) if "flops_per_s" in figures else None,
         "launch_s": figures.get("launch_s", _LAUNCH_S),
-        "efficiency": _file("efficiency.toml")[figures.get("family", "gpu")],
+        "efficiency": _efficiency(figures.get("family", "gpu")),
         "host": figures.get("host", False),
         "bus": parse_quantity(figures["bus_bytes_per_s"], "bytes/s") if "bus_bytes_per_s" in figures else None,
         "peer": figures.get("peer"),
         "peer_rate": parse_quantity(figures.get("peer_bytes_per_s", "0B/s"), "bytes/s"),
     }
     return [dict(row) for _ in range(count)]
+
+
+@functools.cache
+def _efficiency(family: str) -> dict[str, Any]:
+    """Return what ops reach on a family: what was fitted to measured tables wins over what was looked up."""
+    looked_up, fitted = _file("efficiency.toml"), _file("measured.toml")
+    if family in looked_up and family != "gpu":
+        return dict(looked_up[family])
+    return {**looked_up["gpu"], **fitted["gpu"], **fitted[family]}
 
 
 def _known(text: str) -> str | None:

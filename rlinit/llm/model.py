@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.devices.efficiency import Efficiency
+from rlinit.costs.sources import PEAK_ERROR
+from rlinit.costs.tables import SOURCES, Attention, Estimate, MeasuredTables
+from rlinit.devices.efficiency import Efficiency, class_on
 from rlinit.errors import InvalidConfig
 from rlinit.graph import Graph
 from rlinit.hardware import Device
@@ -29,6 +32,9 @@ _PEAK = Efficiency()
 
 _PRODUCTS = {"embedding": 1, "attention": 4, "dense": 3, "experts": 3, "head": 1}
 """Matrix products (or lookups) of a part: four projections of attention, three of a gated feed-forward part."""
+
+_LENGTHS = 5
+"""Lengths, evenly between the first and the last token made, at which measured attention is averaged."""
 
 _PROMPT, _OUTPUT = 512, 128
 """Tokens of a request where nothing is said: a question and a paragraph."""
@@ -74,6 +80,37 @@ class Workload:
         return max(1, self.output - 1)
 
 
+class Timed(NamedTuple):
+    """Seconds, and how sure they are.
+
+    Parameters
+    ----------
+    seconds, least_s, most_s
+        The prediction, and between which 80% of such predictions lie.
+    source_s
+        Seconds by source: ``measured``, ``interpolated``, ``extrapolated`` or ``modelled``.
+    """
+
+    seconds: float
+    least_s: float
+    most_s: float
+    source_s: Mapping[str, float]
+
+    @classmethod
+    def total(cls, rows: Sequence[tuple[float, Timed]]) -> Timed:
+        """Return the sum of some, each so many times; errors are taken to go together."""
+        sources: dict[str, float] = {}
+        for count, one in rows:
+            for name, seconds in one.source_s.items():
+                sources[name] = sources.get(name, 0.0) + count * seconds
+        return cls(
+            math.fsum(count * one.seconds for count, one in rows),
+            math.fsum(count * one.least_s for count, one in rows),
+            math.fsum(count * one.most_s for count, one in rows),
+            sources,
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class LanguageModel:
     """A language model as it is to be run.
@@ -93,6 +130,8 @@ class LanguageModel:
         Type of the numbers in the cache; "": that of the activations.
     notes
         What was asked for and what the source says otherwise.
+    costs
+        Measured tables by kind of device; the roofline times what they do not have.
     """
 
     name: str
@@ -102,6 +141,7 @@ class LanguageModel:
     activations: str = "bf16"
     cache: str = ""
     notes: tuple[str, ...] = ()
+    costs: Mapping[str, MeasuredTables] = field(default_factory=dict, compare=False)
 
     @property
     def compute_dtype(self) -> str:
@@ -141,10 +181,15 @@ class LanguageModel:
         return tokens * ((self.architecture.hidden * BITS[self.activations] + 7) // 8)
 
     def seconds(self, part: Part, device: Device, phase: Phase) -> float:
-        """Return the seconds of a pass over one part, by the roofline of a device; of decode the mean of its passes.
+        """Return the seconds of a pass over one part; see `timed`."""
+        return self.timed(part, device, phase).seconds
 
-        Each of its ops takes the larger of its operations over the rate and its bytes over the bandwidth, and a launch,
-        times the `slowdown`; the device's efficiencies say what operations and bytes count as, as for graphs.
+    def timed(self, part: Part, device: Device, phase: Phase) -> Timed:
+        """Return the seconds of a pass over one part on a device, and how sure they are; of decode its passes' mean.
+
+        What the device's measured tables have is theirs. Else each op takes, by the roofline, the larger of its
+        operations over the rate and its bytes over the bandwidth, and a launch; the device's efficiencies say what
+        operations and bytes count as, as for graphs. All are multiplied by the `slowdown`.
 
         Parameters
         ----------
@@ -154,13 +199,66 @@ class LanguageModel:
             Prefill of all prompts, or one token for each sequence.
         """
         rate, bandwidth = float(device.rate(self.compute_dtype) or 0.0), float(device.bytes_per_s or 0.0)
-        total = 0.0
+        rows = []
+        tables = self.costs.get(device.kind)
         for op_class, count, flops, moved in self.work(part, phase):
-            one = device.efficiency.get(op_class, _PEAK)
-            launch_s = device.launch_s if one.launch_s is None else one.launch_s
-            busy = np.maximum(one.counted_flops(flops / count) / rate, one.counted_bytes(moved / count) / bandwidth)
-            total += count * (float(np.mean(busy)) + launch_s)
-        return total * device.slowdown
+            found = None if tables is None else self._measured(tables, part, phase, op_class)
+            if found is None:
+                if part.experts and "experts" in device.efficiency:  # one kernel for all of them
+                    op_class, count = "experts", 1.0
+                one = device.efficiency.get(class_on(op_class, device.efficiency), _PEAK)
+                launch_s = device.launch_s if one.launch_s is None else one.launch_s
+                busy = np.maximum(one.counted_flops(flops / count) / rate, one.counted_bytes(moved / count) / bandwidth)
+                depth_s = one.depth_s * self.architecture.hidden
+                seconds = count * (float(np.mean(np.maximum(busy, depth_s))) + launch_s)
+                error = PEAK_ERROR if one.error is None else one.error
+                found = Timed(seconds, seconds / (1 + error), seconds * (1 + error), {"modelled": seconds})
+            rows.append((device.slowdown, found))
+        return Timed.total(rows)
+
+    def _measured(self, tables: MeasuredTables, part: Part, phase: Phase, op_class: str) -> Timed | None:
+        """Return what tables say of the ops of a class; None where they do not have all of them."""
+        if op_class in ("attention", "generation"):
+            return self._measured_attention(tables, part, phase)
+        dtype = self.weights if self.weights in ("fp8", "int8", self.activations) else ""
+        if op_class != "matmul" or not dtype:
+            return None
+        tokens = self.workload.batch * (self.workload.prompt if phase == "prefill" and part.kind != "head" else 1)
+        hidden, matrices = self.architecture.hidden, [tensor for tensor in part.tensors if tensor.is_matrix]
+        if part.kind == "head":
+            matrices = matrices[:1]
+        if part.experts:
+            inner = sum(tensor.size for tensor in matrices) / (3 * hidden * part.experts)
+            found = tables.experts(tokens, hidden, inner, part.experts_per_token, part.experts, dtype=dtype)
+            return None if found is None else _timed(found, 1.0)
+        # Runtimes take products of one input together: queries, keys and values; gate and up.
+        joined: dict[object, tuple[int, int]] = {}
+        for tensor in matrices:
+            outputs, inputs = tensor.shape
+            together = tensor.name.endswith(("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"))
+            key = inputs if together else tensor.name
+            joined[key] = (joined.get(key, (0, 0))[0] + outputs, inputs)
+        n, k = np.array(list(joined.values())).T
+        found = tables.product(tokens, n, k, dtype)
+        return None if found is None else _timed(found, float(len(n)))
+
+    def _measured_attention(self, tables: MeasuredTables, part: Part, phase: Phase) -> Timed | None:
+        """Return what tables say of attention over a cache of keys and values; None for compressed caches."""
+        work = self.workload
+        head_dim = part.pair_flops[0] / (4 * part.heads) if part.heads else 0.0
+        kv_heads = part.kv_numbers / (2 * head_dim) if head_dim else 0.0
+        if kv_heads < 1 or kv_heads % 1 or part.pair_flops[0] != part.pair_flops[1]:
+            return None
+        at = (part.heads, kv_heads, head_dim)
+        if phase == "prefill":
+            kind: Attention = "prompts"
+            lengths = np.array([float(work.prompt)])
+        else:
+            kind, lengths = "generation", work.prompt + np.unique(np.linspace(1, work.decode_steps, _LENGTHS).round())
+        found = tables.attention(
+            kind, work.batch, lengths, *at, window=part.window, dtype=self.activations, kv_dtype=self.cache
+        )
+        return None if found is None else _timed(found, 1.0)
 
     def work(self, part: Part, phase: Phase) -> tuple[tuple[str, float, NDArray[np.float64], NDArray[np.float64]], ...]:
         """Return what a part does in the passes of a phase: class of ops, how many, their operations and their bytes.
@@ -192,7 +290,8 @@ class LanguageModel:
         rows = [(op_class, products, np.array([2.0 * part.active * tokens]), np.array([read]))]
         if part.kv_numbers:
             per_pair = part.pair_flops[0 if phase == "prefill" else 1]
-            rows.append(("attention", 1.0, per_pair * pairs, part.kv_numbers * number * cached))
+            attends = "attention" if phase == "prefill" else "generation"
+            rows.append((attends, 1.0, per_pair * pairs, part.kv_numbers * number * cached))
         return tuple(rows)
 
     def streamed_bytes(self, part: Part, phase: Phase) -> float:
@@ -272,6 +371,16 @@ class LanguageModel:
                 self.workload, context=context or self.workload.context, batch=batch or self.workload.batch
             ),
         )
+
+
+def _timed(found: Estimate, count: float) -> Timed:
+    """Return so many times the mean of estimates."""
+    weight = count / len(found.seconds)
+    rows = [
+        Timed(s, s / (1 + high), s / (1 + low), {SOURCES[source]: s})
+        for s, source, (low, high) in zip(*(one.tolist() for one in found), strict=True)
+    ]
+    return Timed.total([(weight, one) for one in rows])
 
 
 def load(

@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
+from rlinit.costs.tables import by_kind
 from rlinit.devices.runtimes import RuntimeName
 from rlinit.errors import SolverFailure
 from rlinit.hardware import Hardware
@@ -19,7 +20,7 @@ from rlinit.llm.lowering import Granularity, Objective, Settings, device_sets, l
 from rlinit.llm.model import LanguageModel
 from rlinit.llm.result import LlmPlan
 from rlinit.llm.simple_splits import compare_splits
-from rlinit.llm.verification import evaluate, levels_of, memory_of, value_of, verify
+from rlinit.llm.verification import evaluate, levels_of, memory_of, sureness, value_of, verify
 from rlinit.plan import OPTIMALITY_TOLERANCE
 from rlinit.units import format_bytes
 
@@ -59,6 +60,7 @@ def plan(
     runtime: RuntimeName = "llama.cpp",
     micro_batch: int | None = None,
     flash_attention: bool = True,
+    costs: Any = None,
 ) -> LlmPlan:
     """Return the best split of a model over devices, proven, with the splits that it is compared with.
 
@@ -73,9 +75,13 @@ def plan(
         Devices with rates and links, or the name of a preset, whose rates are then those of the activations' dtype.
     objective, granularity, reserve_bytes, first, contiguous, stream, runtime, micro_batch, flash_attention
         See `Settings`.
+    costs
+        Measured tables (`rlinit.costs.tables`), their folder, several of either, or a mapping from kinds of devices.
 
     Raises
     ------
+    InvalidCostTable
+        Tables that cannot be read.
     InvalidHardware
         An unknown preset, devices without rates, or too many unlike ones.
     InvalidConfig
@@ -85,7 +91,7 @@ def plan(
     settings = Settings(
         objective, granularity, reserve_bytes, tuple(first), contiguous, stream, runtime, micro_batch, flash_attention
     )
-    return _planned(model, devices, settings)
+    return _planned(model if costs is None else replace(model, costs=by_kind(costs)), devices, settings)
 
 
 def _planned(model: LanguageModel, devices: Hardware, settings: Settings) -> LlmPlan:
@@ -102,9 +108,12 @@ def _planned(model: LanguageModel, devices: Hardware, settings: Settings) -> Llm
     bound = min(proven, value)
     status: Literal["optimal", "feasible"] = "optimal" if bound >= value * (1 - OPTIMALITY_TOLERANCE) else "feasible"
     levels = levels_of(spans, memory, (solution.headroom_bytes, solution.squared_units))
+    sure = sureness(model, devices, settings, spans)
+    shares = {name: seconds / value for name, seconds in sure.source_s.items() if seconds > 0}
     made = LlmPlan(
-        model, devices.name, settings, status, value, bound, spans, memory, "", baselines, solved, source, levels
-    )
+        model, devices.name, settings, status, value, bound, spans, memory, "", baselines, solved, source, levels,
+        (sure.least_s, sure.most_s), shares,
+    )  # fmt: skip
     verify(made, devices)
     if solution.cost > value * (1 + 1e-9) or solution.cost < value * (1 - 1e-9):
         raise SolverFailure(f"the cost that was minimised is {solution.cost}, not that of the spans, {value}")

@@ -122,6 +122,11 @@ class LlmPlan:
         What proved the bound, which holds but for the rounding of sums, or with it taken off.
     levels
         What it is chosen by among plans of equal value, to 1e-9 of it; none where nothing fits.
+    interval
+        Least and most seconds: 80% of predictions this sure lie between, errors of all ops taken to go together.
+    costs
+        Share of the value's seconds by where they come from: ``measured``, ``interpolated``, ``extrapolated``,
+        ``modelled`` (the roofline).
     """
 
     model: LanguageModel
@@ -137,6 +142,17 @@ class LlmPlan:
     solve_s: float = 0.0
     bound_source: str = ""
     levels: tuple[Level, ...] = ()
+    interval: tuple[float, float] = (0.0, math.inf)
+    costs: Mapping[str, float] = field(default_factory=dict)
+
+    def is_surely_below(self, value: float) -> bool:
+        """Return whether the plan may be called better than a split of that value.
+
+        It may where the intervals of the two, of which the other's is as wide in proportion, overlap by half at most.
+        """
+        least, most = self.interval
+        overlap = most - value * least / self.value if self.value > 0 else 0.0
+        return self.value < value and overlap <= 0.5 * (most - least)
 
     @property
     def assignment(self) -> dict[str, str]:
@@ -184,6 +200,8 @@ class LlmPlan:
             ],
             "baselines": dict(self.baselines),
             "solve_s": self.solve_s,
+            "interval": [_finite(one) for one in self.interval],
+            "costs": dict(self.costs),
         }
 
     def save(self, path: str | Path) -> None:

@@ -18,7 +18,7 @@ from rlinit.llm.lowering import (
     streamed_seconds,
     streams_of,
 )  # fmt: skip
-from rlinit.llm.model import LanguageModel
+from rlinit.llm.model import LanguageModel, Timed
 from rlinit.llm.result import DeviceMemory, Level, LlmPlan, Span
 from rlinit.plan import OPTIMALITY_TOLERANCE
 from rlinit.units import format_bytes
@@ -80,6 +80,36 @@ def value_of(spans: Sequence[Span], settings: Settings) -> float:
     """
     times = [time for span in spans for time in (span.seconds, span.transfer_s)]
     return max(times) if settings.objective == "pipeline" else math.fsum(times)
+
+
+def sureness(model: LanguageModel, hardware: Hardware, settings: Settings, spans: Sequence[Span]) -> Timed:
+    """Return the objective of spans with the errors and the sources of its seconds; transfers count as modelled.
+
+    Parameters
+    ----------
+    model, hardware, settings
+        The problem.
+    spans
+        From `evaluate`. Of a pipeline the slowest stage or link counts.
+    """
+    parts = {name: parts for name, parts in model.units(settings.granularity)}
+    devices = {device.name: device for device in hardware.devices}
+    found: list[Timed] = []
+    for span in spans:
+        found += [Timed(span.transfer_s, span.transfer_s, span.transfer_s, {"modelled": span.transfer_s})]
+        rows = [
+            (count, model.timed(part, devices[span.device], phase))
+            for phase, count in passes_of(model, settings.objective)
+            for name in span.units
+            for part in parts[name]
+        ]
+        own = Timed.total([(float(count), one) for count, one in rows])
+        found += [
+            own._replace(seconds=span.seconds) if not span.weights_on else found[-1]._replace(seconds=span.seconds)
+        ]
+    if settings.objective == "pipeline":
+        return max(found, key=lambda one: one.seconds)
+    return Timed.total([(1.0, one) for one in found])
 
 
 def memory_of(

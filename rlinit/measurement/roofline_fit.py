@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +22,19 @@ from rlinit.graph import Graph
 from rlinit.hardware import Device
 from rlinit.units import compute_type
 
-__all__ = ["fitted_device"]
+__all__ = ["Samples", "fit_class", "fitted_device"]
 
 _FEWEST = 4
 """Measured ops for three figures, and of a class that gets an efficiency of its own."""
 
 _SHORTEST_S = 1e-7
 """Launch to start a fit from, where a device says less."""
+
+_DEPTH_S = 5e-10
+"""Seconds of a number of the inner dimension to start from: a multiplication and addition at a GPU's clock."""
+
+_ODD = 0.1
+"""Logarithm of an error from which it counts by its size rather than its square."""
 
 _SMOOTH, _PULL = 0.3, 0.03
 """Weights, beside a residual's of 1, of the logarithms of the ratio of neighbouring shares, and of a share itself."""
@@ -83,32 +89,66 @@ def fitted_device(graph: Graph, table: CostTable, device: Device, *, rates: bool
         if here.sum() >= _FEWEST:
             ideal_s = flops[here] / rate, moved[here] / bandwidth
             launch_s = max(device.launch_s, _SHORTEST_S)
-            efficiency[name] = _class_fit(flops[here], moved[here], *ideal_s, seconds[here], launch_s)
+            found = Samples(flops[here], moved[here], *ideal_s, seconds[here], np.zeros(int(here.sum())))
+            efficiency[name] = fit_class(found, launch_s)
     return dataclasses.replace(device, efficiency={**device.efficiency, **efficiency})
 
 
-def _class_fit(
-    flops: FloatArray, moved: FloatArray, ideal_s: FloatArray, moved_s: FloatArray, seconds: FloatArray, launch_s: float
-) -> Efficiency:
-    """Return what ops of one class reach: a launch, and shares at some sizes."""
+class Samples(NamedTuple):
+    """Measured ops of one class; all (q,).
+
+    Parameters
+    ----------
+    flops, moved
+        Operations and bytes.
+    flops_s, moved_s
+        What they take at the peak rates of the device.
+    seconds
+        Measured.
+    depth
+        Numbers of the inner dimension of products; 0 for others.
+    """
+
+    flops: FloatArray
+    moved: FloatArray
+    flops_s: FloatArray
+    moved_s: FloatArray
+    seconds: FloatArray
+    depth: FloatArray
+
+
+def fit_class(samples: Samples, launch_s: float) -> Efficiency:
+    """Return what ops of one class reach: a launch, seconds of an inner dimension, and shares at some sizes.
+
+    Parameters
+    ----------
+    samples
+        Of one device or several, whose rates their ideal seconds are of.
+    launch_s
+        Where the launch starts from.
+    """
     from scipy.optimize import least_squares
 
+    flops, moved, flops_s, moved_s, seconds, depth = samples
     knots = [_knots(flops), _knots(moved)]
-    count = len(knots[0])
+    count, deep = len(knots[0]), bool((depth > 0).any())
 
     def parts(x: FloatArray) -> tuple[Efficiency, FloatArray]:
-        shares = np.exp(-x[1:])
-        one = Efficiency(_points(knots[0], shares[:count]), _points(knots[1], shares[count:]), float(np.exp(x[0])))
-        f = ideal_s * np.divide(one.counted_flops(flops), flops, out=np.zeros_like(flops), where=flops > 0)
+        shares = np.exp(-x[2:])
+        one = Efficiency(
+            _points(knots[0], shares[:count]), _points(knots[1], shares[count:]), float(np.exp(x[0])),
+            float(np.exp(x[1])) if deep else 0.0,
+        )  # fmt: skip
+        f = flops_s * np.divide(one.counted_flops(flops), flops, out=np.zeros_like(flops), where=flops > 0)
         b = moved_s * np.divide(one.counted_bytes(moved), moved, out=np.zeros_like(moved), where=moved > 0)
-        return one, np.log((np.maximum(f, b) + np.exp(x[0])) / seconds)
+        return one, np.log((np.maximum(np.maximum(f, b), one.depth_s * depth) + np.exp(x[0])) / seconds)
 
     def residuals(x: FloatArray) -> FloatArray:
-        steps = [np.diff(part) for part in (x[1 : 1 + count], x[1 + count :])]
+        steps = [np.diff(part) for part in (x[2 : 2 + count], x[2 + count :])]
         return np.concatenate([parts(x)[1], _SMOOTH * np.concatenate(steps), _PULL * (x - start)])
 
-    start = np.array([np.log(launch_s), *[0.0] * (count + len(knots[1]))])
-    found: Any = least_squares(residuals, start, bounds=(start - 7.0, start + 7.0), loss="soft_l1")
+    start = np.array([np.log(launch_s), np.log(_DEPTH_S), *[0.0] * (count + len(knots[1]))])
+    found: Any = least_squares(residuals, start, bounds=(start - 7.0, start + 7.0), loss="soft_l1", f_scale=_ODD)
     one, error = parts(found.x)
     return dataclasses.replace(one, error=float(np.expm1(1.48 * np.median(np.abs(error)))))
 

@@ -112,6 +112,8 @@ def summary_lines(plan: Plan) -> list[str]:
         lines.append(f"gradients of parameters that several devices hold: {sent} sent between them after each step")
     if "numbers" in plan.provenance:
         lines.append(f"numbers: {plan.provenance['numbers']}")
+    if set(plan.costs) - {"given", "modelled"}:
+        lines.append("costs: " + ", ".join(f"{share:.0%} {name}" for name, share in plan.costs.items()))
     if plan.message:
         lines.append(plan.message)
     return [*lines, *baseline_lines(plan), *notes]

@@ -27,8 +27,8 @@ from rlinit.heuristics.stages.activations.slicing import slice_with_peaks
 from rlinit.heuristics.stages.slicing.orders import staged_order
 from rlinit.kernels.orders import kahn
 from rlinit.plan import HistoryEntry
-from rlinit.solving.incumbent import Incumbent, Progress, for_stages
-from rlinit.solving.options import SolveOptions
+from rlinit.solving.common.incumbent import Incumbent, Progress, for_stages
+from rlinit.solving.common.options import SolveOptions
 from rlinit.solving.phases import Form, Kind, Phase, Strategy, follow
 from rlinit.solving.plans import Request
 from rlinit.solving.splits import SPLIT_BOUNDING, SPLIT_METHODS, Chunks, SplitSearch

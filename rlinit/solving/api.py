@@ -9,16 +9,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlinit.budget import Budget, limited_memory
+from rlinit.costs.measured_graph import with_costs
 from rlinit.errors import InvalidGraph, InvalidHardware
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.kernels.interruption import compiling_paused, interruptible
 from rlinit.plan import ChunkOrder, Objective, Plan, Resident, Transfers
 from rlinit.solving import phases
-from rlinit.solving.incumbent import Progress
-from rlinit.solving.options import SolveOptions, Window
+from rlinit.solving.common.incumbent import Progress
+from rlinit.solving.common.options import SolveOptions, Window
 from rlinit.solving.phases import PlannedPhase, check_method, solve
 from rlinit.solving.plans import Request, checked_plan, resumed
+from rlinit.solving.sensitivity import robust_plan
 from rlinit.solving.sharing import bound_of, largest_case, plan_of_cases
 from rlinit.stages.training.rules import Recompute, Training
 
@@ -70,6 +72,8 @@ def schedule(
     microbatches: int | None = None,
     recompute: Recompute = "none",
     optimizer: str | float = "adam",
+    costs: Any = None,
+    robust: bool = False,
     progress: Progress | None = None,
 ) -> Plan:
     """Schedule a graph on hardware and prove how good the schedule is.
@@ -155,6 +159,14 @@ def schedule(
     optimizer
         For training: ``sgd``, ``momentum``, ``adam``, ``adam-bf16``, or the bytes that are held for each byte of
         parameters (1: parameters alone).
+    costs
+        Seconds beside those of the graph: a `CostTable`, or measured tables (`rlinit.costs.tables`): their folder,
+        several, or a mapping from kinds of devices. The plan is one of the graph that
+        `rlinit.costs.measured_graph.with_costs` gives, which is what to verify it against; `plan.costs` says what its
+        seconds rest on.
+    robust
+        Return of the plans seen the one of least mean value over 100 draws of the costs within their errors
+        (`Plan.sensitivity`), which takes some seconds more.
     progress
         Called with every improvement.
 
@@ -176,6 +188,9 @@ def schedule(
     """
     options = _options({**locals(), "agent": "plan" if isinstance(agent, Plan) else agent})
     plan = agent if isinstance(agent, Plan) else None
+    if costs is not None:
+        _check_kinds(graph, hardware)
+        graph = with_costs(graph, hardware, costs, range(1, (inputs or 1) + 1))
     hardware, budget = _prepared(graph, hardware, options, plan), _search_budget(graph, options)
     with interruptible(budget), compiling_paused(budget, progress), limited_memory(options.memory_limit):
         request = Request(graph, hardware, options, plan, budget, progress)
@@ -183,7 +198,7 @@ def schedule(
         if planned is None:
             request = resumed(request)
             planned = checked_plan(solve(request), request)
-        return planned
+    return robust_plan(planned, graph, hardware, options) if robust else planned
 
 
 def _options(given: Mapping[str, Any]) -> SolveOptions:

@@ -14,8 +14,8 @@ from rlinit import solving
 from rlinit.agent.selection import check_names
 from rlinit.comparison.baselines import Baseline
 from rlinit.errors import RlinitError
-from rlinit.solving.incumbent import Incumbent
-from rlinit.solving.options import SolveOptions, places_ops, splits_devices, unknown_bound
+from rlinit.solving.common.incumbent import Incumbent
+from rlinit.solving.common.options import SolveOptions, places_ops, splits_devices, unknown_bound
 from rlinit.solving.plans import Request, Solved, checkpointed
 
 _MOST_CLOSING = 0.3

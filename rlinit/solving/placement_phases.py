@@ -25,8 +25,8 @@ from rlinit.heuristics.placements.memory.peak_memory import SHARES, PeakMemory
 from rlinit.heuristics.placements.memory.peak_relief import best_of_all
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.shards import in_larger_shards, in_smaller_shards
-from rlinit.solving.incumbent import PlacementIncumbent
-from rlinit.solving.options import SolveOptions
+from rlinit.solving.common.incumbent import PlacementIncumbent
+from rlinit.solving.common.options import SolveOptions
 
 _STARTS = ("heft", "segments", "data-parallel")
 """Heuristics of milliseconds that the search begins from, the best of them."""

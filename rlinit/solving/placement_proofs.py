@@ -17,7 +17,7 @@ from rlinit.exact.placements.milp.solve import solve_placement_milp
 from rlinit.exact.solvers.cp_sat import SHORT_WORK, ConstraintSettings, is_available, require_available
 from rlinit.placements.problem import Placement, PlacementResult
 from rlinit.placements.timeline import placement_of
-from rlinit.solving.incumbent import PlacementIncumbent
+from rlinit.solving.common.incumbent import PlacementIncumbent
 from rlinit.solving.placement_phases import NOTHING_FITS, PlacementSearch, local_search, run_heuristic, take_bound
 
 _SERVED_SHARE = 0.5

@@ -25,7 +25,7 @@ from rlinit.placements.plan_fields import placement_from_plan, placement_parts
 from rlinit.placements.ports import carriers
 from rlinit.solving import placement_phases as phases
 from rlinit.solving import placement_proofs as proofs
-from rlinit.solving.incumbent import PlacementIncumbent, for_placement
+from rlinit.solving.common.incumbent import PlacementIncumbent, for_placement
 from rlinit.solving.phases import Condition, Form, Kind, Phase, Strategy, follow
 from rlinit.solving.placement_phases import PlacementSearch, run_heuristic
 from rlinit.solving.placement_proofs import MAX_CONSTRAINT_OPS, bound_phase, has_constraints

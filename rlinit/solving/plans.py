@@ -17,6 +17,7 @@ from rlinit.checker import verify
 from rlinit.checker.compatibility import figures_of
 from rlinit.comparison.advice import placement_advice, type_advice
 from rlinit.comparison.baselines import Baseline
+from rlinit.costs.measured_graph import cost_shares
 from rlinit.costs.sources import paper_machine
 from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.exporters.device_map import module_paths
@@ -24,9 +25,9 @@ from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.importers.common.blocks import blocks_of
 from rlinit.importers.common.precision import chosen_dtype, precision_of
-from rlinit.plan import Plan, Status, is_closed
-from rlinit.solving.incumbent import Incumbent, Progress, strict
-from rlinit.solving.options import ProblemOptions, SolveOptions, places_ops
+from rlinit.plan import COSTS, Plan, Status, is_closed
+from rlinit.solving.common.incumbent import Incumbent, Progress, strict
+from rlinit.solving.common.options import ProblemOptions, SolveOptions, places_ops
 
 _CHECKPOINT_S, _LOOK_S, _AGAIN_S = 10.0, 0.1, 1.0
 """Seconds between two writings of a checkpoint at least, between two looks whether there is something new, and after a
@@ -238,6 +239,7 @@ def _plan(solved: Solved, request: Request) -> Plan:
             "dtype": chosen_dtype(graph),
             "numbers": precision_of(graph),
             **({"machine": machine} if (machine := paper_machine(hardware)) else {}),
+            **_cost_shares(solved, request),
         },
         message=message,
         notes=tuple(dict.fromkeys([*incumbent.notes, *_advice(solved, request)])),
@@ -250,6 +252,20 @@ def _plan(solved: Solved, request: Request) -> Plan:
         contiguous=options.contiguous,
         **{"assignment": None, "stages": (), **solved.parts},
     )
+
+
+def _cost_shares(solved: Solved, request: Request) -> dict[str, float]:
+    """Return which share of the ops' seconds comes from where, as provenance."""
+    assignment = solved.parts.get("assignment")
+    if assignment is None or request.options.objective == "memory":
+        return {}
+    stages = solved.parts.get("stages", ())
+    places = {
+        op: stages[place].device if isinstance(place, int) else place
+        for op, place in assignment.items()
+        if isinstance(place, (int, str))
+    }
+    return {COSTS + name: share for name, share in cost_shares(request.graph, request.hardware, places).items()}
 
 
 def _advice(solved: Solved, request: Request) -> list[str]:

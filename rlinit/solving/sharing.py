@@ -35,8 +35,8 @@ from rlinit.errors import InvalidHardware, RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import DeviceUse, HistoryEntry, Plan, Status, is_closed
-from rlinit.solving.incumbent import Progress
-from rlinit.solving.options import places_ops, shares
+from rlinit.solving.common.incumbent import Progress
+from rlinit.solving.common.options import places_ops, shares
 from rlinit.solving.phases import bound, solve
 from rlinit.solving.plans import Request, Solved, checked_plan, resumed
 from rlinit.stages.lowering import lower_stages

@@ -28,8 +28,8 @@ from rlinit.heuristics.stages import STAGE_HEURISTICS
 from rlinit.heuristics.stages.excess.slots import anneal_chunks, anneal_loose, packed
 from rlinit.plan import Plan
 from rlinit.solving import stage_phases
-from rlinit.solving.incumbent import Incumbent, Progress, for_stages
-from rlinit.solving.options import SolveOptions
+from rlinit.solving.common.incumbent import Incumbent, Progress, for_stages
+from rlinit.solving.common.options import SolveOptions
 from rlinit.solving.phases import Condition, Form, Kind, Phase, Strategy, follow
 from rlinit.solving.plans import Request
 from rlinit.solving.stage_phases import StageSearch, take_result

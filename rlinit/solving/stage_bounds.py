@@ -16,7 +16,7 @@ from rlinit.exact.stages.bounds.spectral import spectral_bound
 from rlinit.exact.stages.ideals.chain_order import ChainOrder
 from rlinit.exact.stages.intervals.search import interval_bound
 from rlinit.exact.stages.milp.pipeline import pipeline_lp_bound
-from rlinit.solving.incumbent import StageIncumbent
+from rlinit.solving.common.incumbent import StageIncumbent
 from rlinit.stages.problem import Value
 
 NOTHING_FITS = "no assignment respects precedence, memory and exclusions together"

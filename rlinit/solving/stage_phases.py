@@ -28,8 +28,8 @@ from rlinit.heuristics.stages.beam.search import Beam
 from rlinit.heuristics.stages.excess.annealing import ExcessAnnealing
 from rlinit.heuristics.stages.filling.search import Filler, bisect_from
 from rlinit.heuristics.stages.filling.threshold_search import Attempt
-from rlinit.solving.incumbent import Incumbent, StageIncumbent
-from rlinit.solving.options import SolveOptions, Window
+from rlinit.solving.common.incumbent import Incumbent, StageIncumbent
+from rlinit.solving.common.options import SolveOptions, Window
 from rlinit.solving.stage_bounds import NOTHING_FITS, bound_phase, fits_scip, stage_bounds
 from rlinit.stages.problem import StageAssignment, StageResult, Value
 from rlinit.stages.states import num_counted

@@ -11,7 +11,7 @@ from rlinit.errors import InvalidGraph
 from rlinit.exact.stages.ideals.bottleneck_search import LABEL_CAP
 from rlinit.heuristics.stages import STAGE_HEURISTICS
 from rlinit.solving import stage_phases
-from rlinit.solving.incumbent import for_stages
+from rlinit.solving.common.incumbent import for_stages
 from rlinit.solving.phases import Condition, Form, Kind, Phase, Strategy
 from rlinit.solving.plans import Request
 from rlinit.solving.stage_bounds import bound_phase, stage_bounds

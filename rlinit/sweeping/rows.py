@@ -14,7 +14,7 @@ from rlinit.errors import RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import Plan
-from rlinit.solving.options import SolveOptions
+from rlinit.solving.common.options import SolveOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import Objective, Plan
 from rlinit.solving.api import schedule
-from rlinit.solving.options import SolveOptions
+from rlinit.solving.common.options import SolveOptions
 from rlinit.sweeping.rows import SweepRow, append_row, key_of, read_rows, row_of
 
 

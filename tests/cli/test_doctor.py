@@ -39,7 +39,7 @@ def test_the_file_is_ready_for_plans(
     assert 1e5 < (cpu.rate("fp32") or 0.0) < 1e15
     assert 1e6 < (cpu.bytes_per_s or 0.0) < 1e14
     assert 0 < cpu.launch_s < 1e-2
-    assert set(OP_CLASSES) == set(cpu.efficiency)  # fitted to the probe
+    assert set(OP_CLASSES) - {"experts", "generation"} == set(cpu.efficiency)  # fitted to the probe
     for one in cpu.efficiency.values():
         assert one.bytes
         assert one.launch_s is not None

@@ -52,7 +52,7 @@ def command_of(folder: Path, plan: str = "latency", **changes: object) -> Run:
     base = Run(
         folder / f"{plan}.json",
         folder / "net.pt2",
-        reading=ReadingOptions(costs=folder / "costs.csv"),
+        reading=ReadingOptions(costs=(str(folder / "costs.csv"),)),
         warmup=1,
         repeats=3,
     )
@@ -101,7 +101,7 @@ def test_reports_become_a_cost_table(folder: Path, capsys: pytest.CaptureFixture
         row = OpTiming("conv2d", "d0", 1, 1.0, seconds, 0.0, 3)
         dataclasses.replace(first, ops=(row,)).save(folder / name)
     reports = tuple(folder / name for name in names)
-    assert calibrate_costs(Calibrate(reports, folder / "new.csv", folder / "costs.csv")) == 0
+    assert calibrate_costs(Calibrate(reports, folder / "new.csv", costs=folder / "costs.csv")) == 0
     old, new = CostTable.load(folder / "costs.csv"), CostTable.load(folder / "new.csv")
     assert len(new) == len(old)
     assert new.get("conv2d", "d0").seconds == 0.25  # type: ignore[union-attr]
@@ -125,7 +125,7 @@ def test_throughput_plans_of_dynamic_programs_run(tmp_path: Path, capsys: pytest
     command = Run(
         tmp_path / "latency.json",
         tmp_path / "net.pt2",
-        reading=ReadingOptions(costs=tmp_path / "costs.csv"),
+        reading=ReadingOptions(costs=(str(tmp_path / "costs.csv"),)),
         check=True,
     )
     assert run_plan(dataclasses.replace(command, measure=True, repeats=2)) == 0
@@ -151,7 +151,7 @@ def test_plans_for_a_batch_of_a_dynamic_program_run(tmp_path: Path, capsys: pyte
             command = Run(
                 tmp_path / "plan.json",
                 tmp_path / "net.pt2",
-                reading=ReadingOptions(batch, costs=tmp_path / "costs.csv"),
+                reading=ReadingOptions(batch, costs=(str(tmp_path / "costs.csv"),)),
             )
             outputs = tmp_path / "y.npz"
             assert run_plan(dataclasses.replace(command, check=True, outputs=outputs)) == 0

@@ -17,7 +17,7 @@ from rlinit.errors import CheckpointError, SolverFailure
 from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS
 from rlinit.placements.lowering import lower_placement
 from rlinit.solving import placement_phases, placement_proofs, stage_bounds, stage_phases
-from rlinit.solving.incumbent import for_stages
+from rlinit.solving.common.incumbent import for_stages
 from rlinit.stages.lowering import lower_stages
 from rlinit.stages.problem import StageAssignment
 from tests.placement_cases import brute_force_placement

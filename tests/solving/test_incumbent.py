@@ -10,7 +10,7 @@ import pytest
 import rlinit
 from rlinit.budget import Budget
 from rlinit.hardware import Device, Hardware
-from rlinit.solving.incumbent import for_stages
+from rlinit.solving.common.incumbent import for_stages
 from rlinit.solving.stage_bounds import bound_phase
 from tests.stage_cases import brute_force_pipeline, random_problem
 

@@ -11,7 +11,7 @@ import pytest
 
 import rlinit
 from rlinit.errors import InvalidHardware, RlinitError
-from rlinit.solving.options import SolveOptions
+from rlinit.solving.common.options import SolveOptions
 
 
 @pytest.fixture

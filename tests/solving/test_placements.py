@@ -19,8 +19,8 @@ from rlinit.errors import InvalidGraph, RlinitError
 from rlinit.hardware import Device, Hardware
 from rlinit.placements.lowering import lower_placement
 from rlinit.plan import Transfers
-from rlinit.solving.incumbent import for_placement
-from rlinit.solving.options import SolveOptions
+from rlinit.solving.common.incumbent import for_placement
+from rlinit.solving.common.options import SolveOptions
 from rlinit.solving.placement_phases import PlacementSearch
 from rlinit.solving.placement_proofs import by_turns
 from tests.placement_cases import brute_force_placement, random_placement_problem

@@ -16,7 +16,7 @@ from rlinit.certificates import write_certificate
 from rlinit.checker import stage_uses
 from rlinit.errors import InvalidHardware, InvalidPlan, RlinitError
 from rlinit.hardware import Device, Hardware
-from rlinit.solving.incumbent import Incumbent
+from rlinit.solving.common.incumbent import Incumbent
 
 
 def random_case(seed: int) -> tuple[rlinit.Graph, Hardware]:

@@ -152,7 +152,7 @@ def test_data_may_not_run_backwards_unless_the_plan_says_so() -> None:
 def test_explained_phases_and_bounds_are_those_of_the_split() -> None:
     """`explain` and `bound` speak of the problem with chunks, not of one stage a device."""
     from rlinit.solving.api import explain
-    from rlinit.solving.options import SolveOptions
+    from rlinit.solving.common.options import SolveOptions
 
     graph, hardware = chain([3.0, 1.0, 3.0]), Hardware.pipeline(2, bandwidth=64.0)
     names = [row.name for row in explain(graph, hardware, SolveOptions(chunks=2))]

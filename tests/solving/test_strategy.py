@@ -14,8 +14,8 @@ from rlinit.errors import RlinitError
 from rlinit.placements.lowering import lower_placement
 from rlinit.solving import placements, stages
 from rlinit.solving.api import explain, prove
-from rlinit.solving.incumbent import for_placement
-from rlinit.solving.options import SolveOptions
+from rlinit.solving.common.incumbent import for_placement
+from rlinit.solving.common.options import SolveOptions
 from rlinit.solving.phases import kind_of
 from rlinit.solving.placement_phases import PlacementSearch, auto_agent
 

@@ -9,7 +9,7 @@ import pytest
 
 import rlinit
 from rlinit.solving.api import explain
-from rlinit.solving.options import SolveOptions
+from rlinit.solving.common.options import SolveOptions
 
 
 def unrelated_jobs(
