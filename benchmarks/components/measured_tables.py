@@ -1,12 +1,14 @@
 """Costs from measured tables of GPUs, from fitted efficiencies, and for a system left out, against what was measured.
 
 Run as ``python -m benchmarks.components.measured_tables``, with the tables of ``gpu-measurements`` among the published
-instances. Four questions, each in relative errors of seconds:
+instances. Five questions, each in relative errors of seconds:
 
 - *held out*: a tenth of the rows of every table is left out, and predicted from the others;
 - *fitted*: efficiencies are fitted to one runtime of a system, and predict another (of the A100 there is one);
 - *left out*: a system that nobody measured, predicted by efficiencies of the others, by the tables of the nearest one
   scaled with the roofline, and by boosted trees (protocol: docs/learning.md);
+- *published*: whole requests of Llama 2 7B by TensorRT-LLM (release 0.6.1, on L40S 0.5; static batches;
+  docs/source/performance.md of its repository), which none of the tables is of;
 - *regret*: plans of language models by fitted efficiencies, valued by the tables, over plans by the tables.
 """
 
@@ -54,6 +56,33 @@ FLEETS = (
     ("70b", "2xh100+2xl40s", 16, 4096, "prefill"),
 )
 """Model, devices, batch, prompt and objective of the plans."""
+
+
+LLAMA_7B = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "num_hidden_layers": 32,
+    "vocab_size": 32000,
+    "max_position_embeddings": 4096,
+}
+
+PUBLISHED = (
+    ("h100_sxm", "h100", "fp8", 768, 128, 128, 19694.0),
+    ("h100_sxm", "h100", "fp8", 112, 128, 2048, 6818.0),
+    ("h100_sxm", "h100", "fp8", 80, 2048, 128, 2244.0),
+    ("h100_sxm", "h100", "fp8", 48, 2048, 2048, 2740.0),
+    ("l40s", "l40s", "fp8", 64, 128, 128, 3240.0),
+    ("l40s", "l40s", "fp8", 64, 128, 2048, 1622.0),
+    ("l40s", "l40s", "fp8", 32, 2048, 128, 581.0),
+    ("l40s", "l40s", "fp8", 16, 2048, 2048, 531.0),
+    ("a100_sxm", "a100-80g", "fp16", 384, 128, 128, 5586.0),
+    ("a100_sxm", "a100-80g", "fp16", 60, 128, 2048, 1928.0),
+    ("a100_sxm", "a100-80g", "fp16", 52, 2048, 128, 591.0),
+)
+"""System, preset, type of numbers and cache, sequences, tokens given and made, tokens made a second."""
 
 
 def errors(ratio: FloatArray) -> dict[str, float]:
@@ -158,6 +187,21 @@ def regrets(tables: dict[str, MeasuredTables]) -> dict[str, dict[str, float]]:
     return rows
 
 
+def published(tables: dict[str, MeasuredTables]) -> dict[str, dict[str, float]]:
+    """Return tokens a second that were published and that are predicted, by tables and by efficiencies."""
+    rows = {}
+    for system, preset, dtype, batch, prompt, output, known in PUBLISHED:
+        kv_dtype = dtype if dtype == "fp8" else None
+        model = llm.load(LLAMA_7B, batch=batch, prompt=prompt, output=output, dtype=dtype, kv_dtype=kv_dtype)
+        found = [
+            llm.plan(model, preset, objective="request", runtime="none", reserve_bytes=0, costs=costs)
+            for costs in (tables[system], None)
+        ]
+        of = {"tables": found[0].tokens_per_s / known, "efficiencies": found[1].tokens_per_s / known}
+        rows[f"{preset}, {batch} x {prompt} + {output}"] = {"published": known, **of}
+    return rows
+
+
 def main() -> None:
     """Measure all four, print tables and store them."""
     take_no_options(__doc__ or "")
@@ -197,7 +241,8 @@ def main() -> None:
         for kind in ("products", "prompts", "generation")
     }
     regret = regrets({system: tables[system, SYSTEMS[system][-1]] for system in ("h100_sxm", "l40s")})
-    rows = {"held out": held, "fitted": fitted, "left out": out, "regret": regret}
+    whole = published({system: tables[system, SYSTEMS[system][-1]] for system in SYSTEMS})
+    rows = {"held out": held, "fitted": fitted, "left out": out, "published": whole, "regret": regret}
     for title, part in rows.items():
         columns = list(next(iter(part.values())))
         print_table(title, ["", *columns], [[name, *(row[column] for column in columns)] for name, row in part.items()])

@@ -328,7 +328,9 @@ class MeasuredTables:
         """
         back = np.minimum(length, length if window is None else window)
         sizes = {"batch": batch, "length": length, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
-        return self._estimate(kind, {**sizes, "back": back}, [_called(dtype), _called(kv_dtype or dtype)])
+        # Queries in fewer bits are widened where there is no kernel for them.
+        types = [*_called(dtype), *_called("bf16")], _called(kv_dtype or dtype)
+        return self._estimate(kind, {**sizes, "back": back}, types)
 
     def experts(
         self,
