@@ -48,6 +48,12 @@ Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "alltoall"]
 _MEASURED_SPREAD = (-0.03, 0.03)
 """Relative errors of a shape that was measured: what repeated rows of one shape differ by."""
 
+_SUFFIXES = (".parquet", ".csv", ".txt")
+"""Of files with tables; text is comma-separated."""
+
+_OPTIONAL = {"distribution": "balanced", "kernel_source": ""}
+"""Label that a table may lack -> what is taken for it."""
+
 _FEWEST = 4
 """Rows of one type of numbers that a table of it has at least."""
 
@@ -427,8 +433,8 @@ def load(folder: str | Path, *, device: str = "") -> MeasuredTables:
     ----------
     folder
         Holds ``gemm_perf``, ``context_attention_perf``, ``generation_attention_perf``, ``moe_perf``, ``nccl_perf`` or
-        ``custom_allreduce_perf`` as ``.parquet`` or ``.csv``, or folders of runtimes that do, of which the newest
-        is read. Collectives may stand in the folder above.
+        ``custom_allreduce_perf`` as ``.parquet``, ``.csv`` or ``.txt``, or folders of runtimes that do, of which the
+        newest is read. Collectives may stand in the folder above.
     device
         Kind of device (a preset's, "h100") that was measured; "": by the column ``device`` or the folder's name.
 
@@ -450,11 +456,11 @@ def load(folder: str | Path, *, device: str = "") -> MeasuredTables:
         for name, kind in _KINDS.items()
         for place in reversed(places)
         for path in sorted(place.glob(f"{kind.stem}.*"))
-        if path.suffix in (".parquet", ".csv")
+        if path.suffix in _SUFFIXES
     }
     if not files:
         expected = ", ".join(kind.stem for kind in _KINDS.values())
-        raise InvalidCostTable(f"{root}: no measured tables; expected {expected} as .parquet or .csv")
+        raise InvalidCostTable(f"{root}: no measured tables; expected {expected} as {', '.join(_SUFFIXES)}")
     tables: dict[tuple[str, ...], ShapeTable] = {}
     digest, devices = hashlib.sha256(), set[str]()
     for name, path in files.items():
@@ -474,7 +480,7 @@ def _places(root: Path, notes: list[str]) -> tuple[Path, list[Path]]:
 
     def has_tables(place: Path) -> bool:
         stems = {kind.stem for name, kind in _KINDS.items() if name != "collectives"}
-        return any(path.stem in stems for path in place.iterdir() if path.suffix in (".parquet", ".csv"))
+        return any(path.stem in stems for path in place.iterdir() if path.suffix in _SUFFIXES)
 
     runtimes = [place for place in root.iterdir() if place.is_dir() and has_tables(place)]
     if has_tables(root) or not runtimes:
@@ -487,7 +493,7 @@ def _places(root: Path, notes: list[str]) -> tuple[Path, list[Path]]:
 
 def _read(path: Path) -> dict[str, NDArray[Any]]:
     """Return a table's columns: numbers where all are, else text."""
-    if path.suffix == ".csv":
+    if path.suffix != ".parquet":
         try:
             with path.open(encoding="utf-8-sig", newline="") as file:
                 header, *rows = csv.reader(file)
@@ -514,7 +520,7 @@ def _samples(
     """Return the samples of each set of labels in a table."""
     kind = _KINDS[name]
     needed = [*kind.sizes.values(), *kind.labels, "latency"]
-    missing = [one for one in needed if one not in columns and one != "distribution"]
+    missing = [one for one in needed if one not in columns and one not in _OPTIONAL]
     if missing:
         known = closest(missing[0], list(columns))
         raise InvalidCostTable(f"{path}: column {missing[0]!r} is missing{known}; expected {', '.join(needed)}")
@@ -527,7 +533,7 @@ def _samples(
             _numbers(columns, "window_size", path, least=0.0) if "window_size" in columns else np.zeros(len(seconds))
         )
         sizes["back"] = np.where(window > 0, np.minimum(window, sizes["length"]), sizes["length"])
-    texts = [columns.get(label, np.full(len(seconds), "balanced")).astype(str) for label in kind.labels]
+    texts = [columns.get(label, np.full(len(seconds), _OPTIONAL.get(label, ""))).astype(str) for label in kind.labels]
     kernels = columns.get("kernel_source", np.zeros(len(seconds))).astype(str)
     found: list[tuple[tuple[str, ...], Samples, tuple[float, ...]]] = []
     repeated = few = 0
@@ -605,8 +611,8 @@ def _device_kind(devices: Sequence[str], places: Sequence[Path], root: Path) -> 
     if len(devices) > 1:
         raise InvalidCostTable(f"{root}: tables of {', '.join(devices)}; expected those of one device a folder")
     for text in (*devices, *(place.name for place in places)):
-        plain = re.sub(r"[^a-z0-9]", "", text.lower())
-        found = [kind for kind in kinds() if re.sub(r"[^a-z0-9]", "", kind) in plain]
+        parts = {kind: "[^a-z0-9]*".join(re.sub(r"[^a-z0-9]", "", kind)) for kind in kinds()}
+        found = [kind for kind, part in parts.items() if re.search(part + r"(?!\d)", text.lower())]
         if found:
             return max(found, key=len)
     said = f"the device {devices[0]!r}" if devices else "no device that is known"

@@ -120,6 +120,28 @@ def test_bad_tables_get_one_line(damage: Callable[[list[dict[str, Any]]], object
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("NVIDIA GB200", "gb200"),
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtxpro6000"),
+    ],
+)
+def test_devices_are_known_by_name(name: str, kind: str, tmp_path: Path) -> None:
+    """Of kinds whose names are in the device's the longest is meant; text files are read, too."""
+    write(tmp_path / "gemm_perf.txt", [row | {"device": name} for row in products()])
+    assert load(tmp_path).device == kind
+
+
+def test_a_number_goes_on(tmp_path: Path) -> None:
+    """An L40 is no L4."""
+    write(tmp_path / "gemm_perf.csv", [row | {"device": "NVIDIA L40"} for row in products()])
+    with pytest.raises(InvalidCostTable, match="name its kind"):
+        load(tmp_path)
+    assert load(tmp_path, device="l40s").device == "l40s"
+
+
 def test_folders(tmp_path: Path) -> None:
     """The newest runtime is read, collectives may stand above it, and one kind of device has one table."""
     for name in ("runtime-0.9", "runtime-0.14"):
