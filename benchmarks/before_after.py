@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -64,7 +65,7 @@ def _sides(other: Path, options: list[str]) -> Iterator[dict[str, subprocess.Pop
             workers[side] = subprocess.Popen(
                 [sys.executable, "-m", "benchmarks.before_after", "--answer", *options],
                 cwd=root,
-                env={"PYTHONPATH": str(root), "PATH": "/usr/bin:/bin", "HOME": str(Path.home())},
+                env=dict(os.environ) | {"PYTHONPATH": str(root)},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
