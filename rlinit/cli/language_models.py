@@ -1,4 +1,4 @@
-"""``rlinit llm``: the proven best split of a language model over devices."""
+"""``rlinit llm`` and ``rlinit serve``: splits of a language model over devices, and layouts that serve most."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import tyro
 
 from rlinit.cli import EXIT_CODES
 from rlinit.cli.inputs import check_targets, device_places, measured_folders
-from rlinit.cli.output import escape_markup
+from rlinit.cli.output import escape_markup, print_table
 from rlinit.costs.tables import by_kind
 from rlinit.errors import RlinitError
+from rlinit.files import write_json
 from rlinit.hardware import Hardware
-from rlinit.llm import Limit, LlmPlan, Span, load, max_batch, max_context, plan, to_llama_cpp, to_vllm
+from rlinit.llm import Limit, LlmPlan, Span, load, max_batch, max_context, plan, serve, to_llama_cpp, to_vllm
 from rlinit.llm.weights.mixtures import MIXTURES
 from rlinit.units import BITS, format_bytes, format_seconds, parse_quantity
 
@@ -234,3 +235,56 @@ def _print_plan(found: LlmPlan) -> None:
         alike.setdefault(said, []).append(name)
     for said, names in alike.items():
         console.print(f"  {', '.join(names)}: {said}", highlight=False)
+
+
+@dataclass(frozen=True)
+class Serve:
+    """Lay a model out on unlike machines, to serve most tokens."""
+
+    rates: Annotated[
+        Path,
+        tyro.conf.Positional,
+        tyro.conf.arg(
+            metavar="RATES", help="JSON: layers, devices with tokens_per_s_by_layers_held, and links with tokens_per_s."
+        ),
+    ]
+    time_limit_s: float = 10.0
+    """Seconds to look for places of devices where links hold the flow back."""
+    seed: int = 0
+    """Of that search."""
+    json: bool = False
+    """Print JSON instead of a table."""
+    out: Path | None = None
+    """Write the layout and its flow here as JSON: what a front end routes requests by."""
+
+
+def serve_model(command: Serve) -> int:
+    """Carry out ``rlinit serve``; return the exit code.
+
+    Raises
+    ------
+    InvalidConfig
+        Rates that cannot be read or make no sense.
+    """
+    check_targets(command.out)
+    layout = serve(command.rates, time_limit_s=command.time_limit_s, seed=command.seed)
+    if command.out is not None:
+        write_json(command.out, layout.to_dict())
+    if command.json:
+        print(json.dumps(layout.to_dict()))
+    elif layout.status == "infeasible":
+        print(f"infeasible: {layout.message}")
+    else:
+        groups: dict[tuple[int, int], list[str]] = {}
+        for name, span in layout.spans.items():
+            groups.setdefault(span, []).append(name)
+        passed = {name: sum(rate for (start, _), rate in layout.flow.items() if start == name) for name in layout.spans}
+        rows = (
+            (f"{start}-{end - 1}", ", ".join(names), f"{sum(passed[name] for name in names):,.4g}")
+            for (start, end), names in sorted(groups.items())
+        )
+        print_table(("layers", "devices", "tokens/s"), rows, "layout")
+        above = layout.bound / layout.tokens_per_s - 1
+        closed = "no layout serves more" if layout.status == "optimal" else f"at most {above:.1%} more is possible"
+        print(f"{layout.status}: {layout.tokens_per_s:,.2f} tokens a second; bound {layout.bound:,.2f}, {closed}")
+    return 0 if layout.spans else EXIT_CODES["infeasible"]

@@ -82,6 +82,9 @@ COMMANDS: Mapping[str, _Command] = {
     "llm": _Command(
         "language_models", "Llm", "plan_language_model", "Split a language model over devices, layer by layer."
     ),
+    "serve": _Command(
+        "language_models", "Serve", "serve_model", "Lay a model out on unlike machines, to serve most tokens."
+    ),
     "compile": _Command("compile", "Compile", "compile_ahead", "Compile all kernels now, once on a machine.", True),
     "doctor": _Command("doctor", "Doctor", "examine_machine", "Measure this machine and say what is installed."),
 }

@@ -1,0 +1,31 @@
+"""``rlinit serve`` on small fleets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlinit.cli.main import main
+from tests.llm.test_serving import rates
+
+
+def test_a_layout_is_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The table has the spans; the file is what a front end routes by."""
+    path, out = tmp_path / "rates.json", tmp_path / "layout.json"
+    path.write_text(json.dumps(rates()), encoding="utf-8")
+    assert main(["serve", str(path), "--out", str(out)]) == 0
+    assert "5.00 tokens a second; bound 6.67, at most 33.3% more is possible" in capsys.readouterr().out
+    assert json.loads(out.read_text())["flow"][0] == {"from": "source", "to": "a", "tokens_per_s": 5.0}
+    assert main(["serve", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["spans"] == {"a": [0, 2], "b": [2, 3]}
+
+
+def test_what_cannot_be_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The exit code is that of infeasible problems; a missing file gets one line."""
+    path = tmp_path / "rates.json"
+    path.write_text(json.dumps(rates() | {"layers": 9}), encoding="utf-8")
+    assert main(["serve", str(path)]) == 3
+    assert "9 are needed" in capsys.readouterr().out
+    assert main(["serve", str(tmp_path / "none.json")]) == 2

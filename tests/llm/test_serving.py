@@ -1,0 +1,152 @@
+"""Serving on unlike machines, against enumeration, and the layout that was published."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlinit.datasets.published.location import instances_root
+from rlinit.errors import InvalidConfig
+from rlinit.llm.serving.layouts import Fleet, bound_holds, coverage_bound, largest_flow, load_fleet, serve
+
+LAYERS = 4
+
+
+def fleet_of(seed: int, count: int = 3, scale: float = 1.0) -> Fleet:
+    """Return random devices; some alike, some that hold few layers, links of which some are slow or missing."""
+    rng = np.random.default_rng(seed)
+    kinds = []
+    for _ in range(2):
+        row = np.zeros(LAYERS + 1)
+        most = int(rng.integers(1, LAYERS + 1))
+        row[1 : most + 1] = np.sort(rng.integers(1, 20, most))[::-1] * scale
+        kinds.append(row)
+    names = tuple(f"d{at}" for at in range(count))
+    ends = [("source", name) for name in names] + [(name, "sink") for name in names]
+    ends += [(a, b) for a, b in product(names, names) if a != b]
+    links = {pair: float(rng.choice([0.0, 3.0, 50.0], p=[0.1, 0.2, 0.7])) * scale for pair in ends}
+    return Fleet(LAYERS, names, np.array([kinds[int(rng.integers(2))] for _ in names]), links)
+
+
+def best_flow(fleet: Fleet) -> float:
+    """Return the largest flow over every layout."""
+    spans = [None] + [(a, b) for a in range(LAYERS) for b in range(a + 1, LAYERS + 1)]
+    best = 0.0
+    for chosen in product(spans, repeat=len(fleet.devices)):
+        layout = {
+            name: span
+            for name, span, row in zip(fleet.devices, chosen, fleet.rates, strict=True)
+            if span is not None and row[span[1] - span[0]] > 0
+        }
+        best = max(best, largest_flow(fleet, layout)[0])
+    return best
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**31), st.sampled_from([1.0, 1e-9, 1e12]))
+def test_bounds_are_bounds_and_plans_are_layouts(seed: int, scale: float) -> None:
+    """No layout serves more than the bound, and the plan's flow is one of its own layout."""
+    fleet = fleet_of(seed, scale=scale)
+    plan = serve(fleet)
+    best = best_flow(fleet)
+    assert best <= plan.bound * (1 + 1e-9) or plan.status == "infeasible"
+    assert plan.tokens_per_s <= best * (1 + 1e-9)
+    if plan.status == "infeasible":
+        assert plan.message
+        return
+    assert plan.tokens_per_s == largest_flow(fleet, plan.spans)[0]
+    assert bound_holds(fleet, plan.bound * (1 + 1e-9))
+    into = {name: sum(rate for (_, b), rate in plan.flow.items() if b == name) for name in plan.spans}
+    out = {name: sum(rate for (a, _), rate in plan.flow.items() if a == name) for name in plan.spans}
+    assert into == pytest.approx(out)
+    for (a, b), rate in plan.flow.items():
+        assert rate <= fleet.links[a, b] * (1 + 1e-9)
+
+
+def test_a_flow_is_what_networkx_says() -> None:
+    """Two devices side by side before one that both feed."""
+    row = np.array([0.0, 10.0, 4.0])
+    links = {("source", "a"): 9.0, ("source", "b"): 9.0, ("a", "c"): 3.0, ("b", "c"): 9.0, ("c", "sink"): 99.0}
+    fleet = Fleet(2, ("a", "b", "c"), np.array([row, row, row * 2]), links)
+    value, flow = largest_flow(fleet, {"a": (0, 1), "b": (0, 1), "c": (1, 2)})
+    assert value == 12.0
+    assert flow["a", "c"] == 3.0
+    network: nx.DiGraph[str] = nx.DiGraph()
+    for (a, b), rate in flow.items():
+        network.add_edge(a, b, capacity=rate)
+    assert nx.maximum_flow_value(network, "source", "sink") == value
+
+
+def test_the_published_layout_is_beaten_and_the_best_is_proven() -> None:
+    """Helix: 1,289.56 tokens a second with a bound of 78,062; one chain of groups serves 2,045.64, and none more."""
+    root = instances_root()
+    path = (root or Path("nowhere")) / "serving" / "llama70b-24-unlike.json"
+    if not path.exists():
+        pytest.skip("the published instances are not at hand")
+    plan = serve(path)
+    assert plan.status == "optimal"
+    assert plan.tokens_per_s == pytest.approx(2045.641, abs=1e-3)
+    fleet = load_fleet(path)
+    assert bound_holds(fleet, plan.bound)
+    assert not bound_holds(fleet, 2045.64)
+    assert coverage_bound(fleet) == plan.bound
+
+
+def rates() -> dict[str, Any]:
+    """Return a fleet of two devices as JSON."""
+    held = {"1": 9.0, "2": 5.0}
+    return {
+        "layers": 3,
+        "devices": [{"name": name, "tokens_per_s_by_layers_held": dict(held)} for name in "ab"],
+        "links": [{"from": a, "to": b, "tokens_per_s": 7.0} for a, b in (("source", "a"), ("a", "b"), ("b", "sink"))],
+    }
+
+
+def test_files(tmp_path: Path) -> None:
+    """A file is a mapping; the plan is JSON."""
+    path = tmp_path / "rates.json"
+    path.write_text(json.dumps(rates()), encoding="utf-8")
+    plan = serve(path)
+    assert plan == serve(rates())
+    assert (plan.tokens_per_s, plan.spans) == (5.0, {"a": (0, 2), "b": (2, 3)})
+    assert plan.bound == pytest.approx(20 / 3)
+    assert json.loads(json.dumps(plan.to_dict()))["spans"] == {name: list(span) for name, span in plan.spans.items()}
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda data: data.pop("layers"), "'layers' is missing"),
+        (lambda data: data.update(layers=0), "layers is 0"),
+        (lambda data: data["devices"][0].pop("name"), "'name' is missing"),
+        (lambda data: data["devices"][0]["tokens_per_s_by_layers_held"].update({"2": 99.0}), "more than with 1"),
+        (lambda data: data["devices"][0]["tokens_per_s_by_layers_held"].update({"x": 1.0}), "number of layers"),
+        (lambda data: data["devices"][0]["tokens_per_s_by_layers_held"].clear(), "cannot hold one layer"),
+        (lambda data: data["devices"].append(data["devices"][1]), "different names"),
+        (lambda data: data["links"][0].update(to="c"), "no device 'c'"),
+        (lambda data: data["links"][0].update(tokens_per_s=-1.0), "tokens_per_s"),
+    ],
+)
+def test_bad_rates_get_one_line(damage: Any, said: str) -> None:
+    """The line names the field."""
+    data = rates()
+    damage(data)
+    with pytest.raises(InvalidConfig, match=said) as caught:
+        load_fleet(data)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_cannot_be_served_says_what_is_missing() -> None:
+    """Too few layers together, and a link that is not there."""
+    data = rates() | {"layers": 9}
+    plan = serve(data)
+    assert (plan.status, plan.tokens_per_s) == ("infeasible", 0.0)
+    assert "hold 4 layers together, 9 are needed" in plan.message
