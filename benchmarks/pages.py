@@ -24,6 +24,18 @@ __all__ = ["readme_with_figures", "write_pages"]
 Rows = list[dict[str, Any]]
 
 _TITLES = {
+    "ledger_stages_1s": "What each mechanism earns: stages, 1 s",
+    "ledger_stages_10s": "What each mechanism earns: stages, 10 s",
+    "ledger_placements_1s": "What each mechanism earns: placements, 1 s",
+    "ledger_placements_10s": "What each mechanism earns: placements, 10 s",
+    "ledger_training_1s": "What each mechanism earns: training, 1 s",
+    "ledger_training_10s": "What each mechanism earns: training, 10 s",
+    "before_after_stages_1s": "Two commits: stages, 1 s",
+    "before_after_stages_10s": "Two commits: stages, 10 s",
+    "before_after_placements_1s": "Two commits: placements, 1 s",
+    "before_after_placements_10s": "Two commits: placements, 10 s",
+    "before_after_training_1s": "Two commits: training, 1 s",
+    "before_after_training_10s": "Two commits: training, 10 s",
     "measured_tables": "Costs from measured tables of GPUs",
     "inc_ilp": "Inc-ILP: ten ImageNet graphs",
     "agent_stages_imagenet": "Agent for stages: ImageNet graphs",
