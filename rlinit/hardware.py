@@ -67,6 +67,9 @@ class Device:
         Name of a processor, bus or socket that it shares with other devices, or ""; see `Hardware.sharing`.
     slowdown
         Factor, at least 1, on the seconds of all that it does, such as for other work on the same processor.
+    host_s
+        Least seconds of an op where the host launches every op by itself (eager), as the device waits for it; 0: ops
+        follow each other without the host, as in a replayed graph. For the roofline model and measured tables.
     efficiency
         class of ops (`rlinit.devices.efficiency.OP_CLASSES`) -> what they reach of the peak rates; 1 for those not
         named.
@@ -93,6 +96,7 @@ class Device:
     efficiency: Mapping[str, Efficiency] = field(default_factory=dict, hash=False)
     shares: str = ""
     slowdown: float = 1.0
+    host_s: float = 0.0
 
     def __post_init__(self) -> None:
         check_name("the name of a device", self.name, InvalidHardware)
@@ -104,6 +108,7 @@ class Device:
         self._check_rates()
         check_number(f"device {self.name!r}: cache_bytes", self.cache_bytes, InvalidHardware, unlimited=True)
         check_number(f"device {self.name!r}: launch_s", self.launch_s, InvalidHardware)
+        check_number(f"device {self.name!r}: host_s", self.host_s, InvalidHardware)
         check_number(f"device {self.name!r}: slowdown", self.slowdown, InvalidHardware, least=1.0)
         check_number(f"device {self.name!r}: reserve_bytes", self.reserve_bytes, InvalidHardware)
         if self.reserve_bytes >= self.memory_bytes:
@@ -368,8 +373,8 @@ class Hardware:
         ``moirai-intra``    two V100 and two P100 in one host, with the bandwidths Moirai measured
         ``gpt3-nodes``      six hosts, each a CPU, two T4 and two A100 on PCIe 4.0 x16, joined by 100 Gb/s Ethernet
                             between their CPUs
-        ``2xrtx3090+cpu``   devices joined to one host, ``4xa100-80g+nvlink``, ``m3-max/rtx4090+cpu/10gbe``: see
-                            `rlinit.devices.presets`
+        ``2xrtx3090+cpu``   devices joined to one host, ``4xa100-80g+nvlink``, ``m3-max/rtx4090+cpu/10gbe``,
+                            ``2xh100+eager``: see `rlinit.devices.presets`
         ==================  ========================================================================================
 
         Parameters
@@ -555,6 +560,7 @@ _MEASURES = {
     "flops_per_s": "operations/s",
     "bytes_per_s": "bytes/s",
     "launch_s": "seconds",
+    "host_s": "seconds",
     "io_bandwidth": "bytes/s",
 }
 """Keys of a device that hold a quantity, and what it measures."""
@@ -578,7 +584,7 @@ def _check_stages(k: int) -> None:
     check_device_count(k, InvalidHardware)
 
 
-_USUAL = (("reserve_bytes", 0.0), ("slowdown", 1.0))
+_USUAL = (("reserve_bytes", 0.0), ("slowdown", 1.0), ("host_s", 0.0))
 """Figures of a device that are not written."""
 
 

@@ -8,7 +8,8 @@ instances. Five questions, each in relative errors of seconds:
 - *left out*: a system that nobody measured, predicted by efficiencies of the others, by the tables of the nearest one
   scaled with the roofline, and by boosted trees (protocol: docs/learning.md);
 - *published*: whole requests of Llama 2 7B by TensorRT-LLM (release 0.6.1, on L40S 0.5; static batches;
-  docs/source/performance.md of its repository), which none of the tables is of;
+  docs/source/performance.md of its repository), and of Mixtral 8x7B by gpt-fast (mixtral-moe/README.md of its
+  repository: one sequence, INT8 weights, A100s at 330 W), runtimes that none of the tables is of;
 - *regret*: plans of language models by fitted efficiencies, valued by the tables, over plans by the tables.
 """
 
@@ -69,20 +70,29 @@ LLAMA_7B = {
     "max_position_embeddings": 4096,
 }
 
-PUBLISHED = (
-    ("h100_sxm", "h100", "fp8", 768, 128, 128, 19694.0),
-    ("h100_sxm", "h100", "fp8", 112, 128, 2048, 6818.0),
-    ("h100_sxm", "h100", "fp8", 80, 2048, 128, 2244.0),
-    ("h100_sxm", "h100", "fp8", 48, 2048, 2048, 2740.0),
-    ("l40s", "l40s", "fp8", 64, 128, 128, 3240.0),
-    ("l40s", "l40s", "fp8", 64, 128, 2048, 1622.0),
-    ("l40s", "l40s", "fp8", 32, 2048, 128, 581.0),
-    ("l40s", "l40s", "fp8", 16, 2048, 2048, 531.0),
-    ("a100_sxm", "a100-80g", "fp16", 384, 128, 128, 5586.0),
-    ("a100_sxm", "a100-80g", "fp16", 60, 128, 2048, 1928.0),
-    ("a100_sxm", "a100-80g", "fp16", 52, 2048, 128, 591.0),
+MIXTRAL = LLAMA_7B | {
+    "model_type": "mixtral",
+    "intermediate_size": 14336,
+    "num_key_value_heads": 8,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+}
+
+PUBLISHED: tuple[tuple[str, str, dict[str, Any], Any, int, int, int, float], ...] = (
+    ("h100_sxm", "h100", LLAMA_7B, "fp8", 768, 128, 128, 19694.0),
+    ("h100_sxm", "h100", LLAMA_7B, "fp8", 112, 128, 2048, 6818.0),
+    ("h100_sxm", "h100", LLAMA_7B, "fp8", 80, 2048, 128, 2244.0),
+    ("h100_sxm", "h100", LLAMA_7B, "fp8", 48, 2048, 2048, 2740.0),
+    ("l40s", "l40s", LLAMA_7B, "fp8", 64, 128, 128, 3240.0),
+    ("l40s", "l40s", LLAMA_7B, "fp8", 64, 128, 2048, 1622.0),
+    ("l40s", "l40s", LLAMA_7B, "fp8", 32, 2048, 128, 581.0),
+    ("l40s", "l40s", LLAMA_7B, "fp8", 16, 2048, 2048, 531.0),
+    ("a100_sxm", "a100-80g", LLAMA_7B, "fp16", 384, 128, 128, 5586.0),
+    ("a100_sxm", "a100-80g", LLAMA_7B, "fp16", 60, 128, 2048, 1928.0),
+    ("a100_sxm", "a100-80g", LLAMA_7B, "fp16", 52, 2048, 128, 591.0),
+    ("a100_sxm", "a100-80g", MIXTRAL, ("int8", "bf16"), 1, 5, 200, 97.92),
 )
-"""System, preset, type of numbers and cache, sequences, tokens given and made, tokens made a second."""
+"""System, preset, model, type of numbers, sequences, tokens given and made, tokens made a second."""
 
 
 def errors(ratio: FloatArray) -> dict[str, float]:
@@ -190,15 +200,15 @@ def regrets(tables: dict[str, MeasuredTables]) -> dict[str, dict[str, float]]:
 def published(tables: dict[str, MeasuredTables]) -> dict[str, dict[str, float]]:
     """Return tokens a second that were published and that are predicted, by tables and by efficiencies."""
     rows = {}
-    for system, preset, dtype, batch, prompt, output, known in PUBLISHED:
+    for system, preset, config, dtype, batch, prompt, output, known in PUBLISHED:
         kv_dtype = dtype if dtype == "fp8" else None
-        model = llm.load(LLAMA_7B, batch=batch, prompt=prompt, output=output, dtype=dtype, kv_dtype=kv_dtype)
+        model = llm.load(config, batch=batch, prompt=prompt, output=output, dtype=dtype, kv_dtype=kv_dtype)
         found = [
             llm.plan(model, preset, objective="request", runtime="none", reserve_bytes=0, costs=costs)
             for costs in (tables[system], None)
         ]
         of = {"tables": found[0].tokens_per_s / known, "efficiencies": found[1].tokens_per_s / known}
-        rows[f"{preset}, {batch} x {prompt} + {output}"] = {"published": known, **of}
+        rows[f"{config['model_type']} on {preset}, {batch} x {prompt} + {output}"] = {"published": known, **of}
     return rows
 
 

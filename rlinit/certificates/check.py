@@ -56,7 +56,7 @@ hardware        device link bandwidth latency_s  asked
                 format  fixed: this one
                 name  unread
 device          name kind memory_bytes cache_bytes reserve_bytes flops_per_s bytes_per_s launch_s io_bandwidth
-                batch_sizes slowdown efficiency  asked
+                batch_sizes slowdown efficiency host_s  asked
                 node shares cost_per_hour  unread
 link            from to bandwidth latency_s one_way  asked
 certificate     levels  proven: a number of it is a witness, of which only what follows counts
@@ -137,7 +137,7 @@ OP_KEYS = frozenset(
 )
 DEVICE_KEYS = frozenset(
     ("name", "kind", "node", "memory_bytes", "cache_bytes", "reserve_bytes", "flops_per_s", "bytes_per_s", "launch_s")
-    + ("io_bandwidth", "batch_sizes", "slowdown", "efficiency", "shares", "cost_per_hour")
+    + ("io_bandwidth", "batch_sizes", "slowdown", "efficiency", "shares", "cost_per_hour", "host_s")
 )
 LINK_KEYS = frozenset(("from", "to", "bandwidth", "latency_s", "one_way"))
 PLAN_KEYS = frozenset(
@@ -377,6 +377,7 @@ class Graph:
             moved = counted(one.get("bytes"), batch * self.held[v] + read)
             seconds = max(seconds, moved / number(device, "bytes_per_s"))
         seconds += number(one, "launch_s", number(device, "launch_s", ZERO))
+        seconds = max(seconds, number(device, "host_s", ZERO))
         return seconds * number(device, "slowdown", ONE)
 
 

@@ -30,6 +30,7 @@ def with_costs(graph: Graph, hardware: Hardware, costs: Any, batches: Sequence[i
 
     Measured tables time products with parameters, whose shape follows from operations and bytes, and attention, whose
     tensors' shapes importers note. Ops with given times on a device's kind keep those, and all others the roofline.
+    Tables are of ops that follow each other on the device; a ``host_s`` of the kind's devices is the least of each.
 
     Parameters
     ----------
@@ -54,9 +55,11 @@ def with_costs(graph: Graph, hardware: Hardware, costs: Any, batches: Sequence[i
         return graph
     times, extras = dict(graph.times), {v: dict(row) for v, row in graph.extras.items()}
     for kind, table in kinds.items():
+        host_s = max(device.host_s for device in hardware.devices if device.kind == kind)
         for batch in sorted(set(batches)):
             column = times.get((kind, batch), np.full(graph.num_ops, np.nan)).copy()
             for v, source in _fill(column, shapes, table, batch).items():
+                column[v] = max(column[v], host_s)
                 extras.setdefault(v, {})[COST_SOURCES] = {**extras.get(v, {}).get(COST_SOURCES, {}), kind: source}
             if not np.isnan(column).all():
                 times[kind, batch] = column

@@ -69,10 +69,11 @@ def roofline(graph: Graph, device: Device, batch: int = 1) -> NDArray[np.float64
     """Return (n,) seconds by the roofline model; NaN for ops whose `flops` were not given.
 
     The time of an op is the larger of its operations over the device's rate for the type of numbers it computes in
-    (`Device.rate`, `rlinit.units.compute_type`) and its bytes over ``bytes_per_s`` (where the device gives that), plus
-    ``launch_s``. Where the device has efficiencies, those of the op's class say what its operations and bytes count as
-    (`rlinit.devices.efficiency`). Operations and tensors grow with the batch, parameters are read once. A view of a
-    tensor (``view`` in the op's extras, as importers note it) takes no time: it only says how to read what is there.
+    (`Device.rate`, `rlinit.units.compute_type`) and its bytes over ``bytes_per_s`` (where the device gives that),
+    plus ``launch_s``; but at least ``host_s``. Where the device has efficiencies, those of the op's class say what
+    its operations and bytes count as (`rlinit.devices.efficiency`). Operations and tensors grow with the batch,
+    parameters are read once. A view of a tensor (``view`` in the op's extras, as importers note it) takes no time:
+    it only says how to read what is there.
 
     Parameters
     ----------
@@ -105,7 +106,7 @@ def roofline(graph: Graph, device: Device, batch: int = 1) -> NDArray[np.float64
     if device.bytes_per_s is not None:
         moved_s = moved / device.bytes_per_s
         seconds = np.maximum(seconds, np.where(np.isnan(seconds), np.nan, moved_s))
-    seconds = seconds + launch_s
+    seconds = np.maximum(seconds + launch_s, device.host_s)
     seconds[[v for v, row in graph.extras.items() if row.get("view")]] = 0.0
     return seconds
 

@@ -3,7 +3,8 @@
 A name is hosts, separated by ``/``; a host is devices, joined by ``+``; a device is a kind in the file beside this one,
 with a count before it (``2x``) and, where it matters or is known, its memory behind it (``-80g``). ``nvlink`` or
 ``xgmi`` among them links devices of one kind directly; ``1gbe``, ``10gbe``, ``25gbe``, ``100gbe`` say the network
-between hosts.
+between hosts. ``eager`` among them says that the host launches every op by itself, which then takes 10 us or more on a
+GPU; without it ops follow each other as in a replayed graph.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from rlinit.units import parse_quantity
 
 _NETWORKS = {"1gbe": 1e9 / 8, "10gbe": 10e9 / 8, "25gbe": 25e9 / 8, "100gbe": 100e9 / 8}
 _PEERS = ("nvlink", "xgmi")
+_EAGER = "eager"
 _BUS_LATENCY_S, _PEER_LATENCY_S, _NETWORK_LATENCY_S = 10e-6, 5e-6, 50e-6
 """Of a transfer: a copy by the driver, over a direct link, a message over TCP.
 
@@ -32,6 +34,9 @@ Round numbers among public measurements: submitting a copy takes 5 to 7 us (cuda
 _LAUNCH_S = 5e-6
 """Of a kernel on a GPU, a round number of ours."""
 
+_HOST_S = 10e-6
+"""Between launches of ops by PyTorch's host code, a round number of ours. All-reduces of a few bytes by vLLM take 16 us
+more on H100s launched so than from a graph, and 39 us on A100s (aiconfigurator's ``custom_allreduce_perf``)."""
 
 _RESERVE = "1GB"
 """Of a GPU's memory for the driver's context, loaded kernels and workspaces: the low end of the 1 to 2 GB that the
@@ -64,7 +69,7 @@ def compose(name: str) -> dict[str, Any] | None:
         An unknown variant, a link that no two devices have, hosts without a network, or devices in the host of
         one that is a host by itself.
     """
-    hosts, networks, peers = [], [], set()
+    hosts, networks, peers, eager = [], [], set(), False
     for text in name.lower().split("/"):
         rows: list[dict[str, Any]] = []
         for token in text.split("+"):
@@ -72,6 +77,8 @@ def compose(name: str) -> dict[str, Any] | None:
                 networks.append(token)
             elif token in _PEERS:
                 peers.add(token)
+            elif token == _EAGER:
+                eager = True
             else:
                 found = _devices(token)
                 if found is None:
@@ -87,6 +94,8 @@ def compose(name: str) -> dict[str, Any] | None:
     if len(hosts) == 1 and networks:
         raise InvalidHardware(f"{name!r} is one host; expected no network")
     devices = [row | {"node": f"host{at}" if len(hosts) > 1 else ""} for at, rows in enumerate(hosts) for row in rows]
+    for row in devices:
+        row["host_s"] = _HOST_S if eager and row["family"] != "cpu" else None
     _name_devices(devices)
     rate = _NETWORKS[networks[0]] if networks else 0.0
     links = [_link(a, b, peers, rate) for at, a in enumerate(devices) for b in devices[:at]]
@@ -99,6 +108,7 @@ def compose(name: str) -> dict[str, Any] | None:
         "flops_per_s",
         "bytes_per_s",
         "launch_s",
+        "host_s",
         "efficiency",
         "node",
     )
@@ -113,7 +123,11 @@ def nearest(name: str) -> str:
     """Return ``"; did you mean 'x'?"`` for the first part of a name that is no device, "" where none is near."""
     for token in re.split("[/+]", name.lower()):
         plain = re.sub(r"^\d{1,4}x", "", token)
-        if token not in (*_NETWORKS, *_PEERS) and _known(plain) is None and _known(plain.rpartition("-")[0]) is None:
+        if (
+            token not in (*_NETWORKS, *_PEERS, _EAGER)
+            and _known(plain) is None
+            and _known(plain.rpartition("-")[0]) is None
+        ):
             return closest(plain, [*kinds(), *(kind.removeprefix("rtx") for kind in kinds())])
     return ""
 
@@ -147,6 +161,7 @@ def _devices(token: str) -> list[dict[str, Any]] | None:
         "bytes_per_s": parse_quantity(figures["bytes_per_s"], "bytes/s"),
         "flops_per_s": dict(figures["flops_per_s"]) if "flops_per_s" in figures else None,
         "launch_s": figures.get("launch_s", _LAUNCH_S),
+        "family": figures.get("family", "gpu"),
         "efficiency": _efficiency(figures.get("family", "gpu")),
         "host": figures.get("host", False),
         "bus": parse_quantity(figures["bus_bytes_per_s"], "bytes/s") if "bus_bytes_per_s" in figures else None,

@@ -402,7 +402,7 @@ def _unit_seconds(
             part.kind, part.params, part.active, part.stored_bytes, part.kv_numbers, part.window, part.pair_flops,
             part.experts, part.experts_per_token, part.shares, phase,
             device.kind, device.rate(model.compute_dtype), device.bytes_per_s, device.launch_s, device.slowdown,
-            tuple(device.efficiency.items()),
+            device.host_s, tuple(device.efficiency.items()),
         )  # fmt: skip
         if alike not in known:
             known[alike] = model.seconds(part, device, phase)

@@ -189,7 +189,8 @@ class LanguageModel:
 
         What the device's measured tables have is theirs. Else each op takes, by the roofline, the larger of its
         operations over the rate and its bytes over the bandwidth, and a launch; the device's efficiencies say what
-        operations and bytes count as, as for graphs. All are multiplied by the `slowdown`.
+        operations and bytes count as, as for graphs. No op takes less than `Device.host_s`, and all are multiplied by
+        the `slowdown`.
 
         Parameters
         ----------
@@ -213,6 +214,9 @@ class LanguageModel:
                 seconds = count * (float(np.mean(np.maximum(busy, depth_s))) + launch_s)
                 error = PEAK_ERROR if one.error is None else one.error
                 found = Timed(seconds, seconds / (1 + error), seconds * (1 + error), {"modelled": seconds})
+            floor_s = device.host_s * (1.0 if part.experts else count)
+            if found.seconds < floor_s:
+                found = Timed(floor_s, floor_s, floor_s, {"modelled": floor_s})
             rows.append((device.slowdown, found))
         return Timed.total(rows)
 

@@ -159,6 +159,7 @@ EDITS: dict[tuple[str, str], list[tuple[Any, Any]]] = {
     ("device", "launch_s"): [(LATENCY, 0.25), (PIPELINE, 0.75)],
     ("device", "io_bandwidth"): [(PIPELINE, 2.0), (PIPELINE, "unlimited")],
     ("device", "batch_sizes"): [(THROUGHPUT, [1])],
+    ("device", "host_s"): [(LATENCY, 64.0), (PIPELINE, 64.0)],
     ("device", "slowdown"): [(LATENCY, 2.0), (PIPELINE, 2.0), (THROUGHPUT, 2.0)],
     ("device", "efficiency"): [(LATENCY, {"matmul": {"launch_s": 1.0}}), (LATENCY, {"matmul": {"bytes": 0.5}})],
     ("device", "node"): [(LATENCY, "host")],

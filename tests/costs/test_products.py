@@ -69,3 +69,17 @@ def test_no_product_is_faster_than_its_inner_dimension() -> None:
     devices = check.Hardware(check.parse(json.dumps(hardware.to_dict()), "rlinit-hardware", "hardware")).devices
     assert read.time(1, devices[0]) == Fraction(512) * Fraction(depth_s)
     assert op_times(graph, device)[1] == 512 * depth_s
+
+
+def test_ops_launched_by_the_host_take_at_least_its_time() -> None:
+    """``host_s`` is a floor of the roofline, not of given times nor of views; the stand-alone checker says the same."""
+    hardware = rlinit.Hardware.preset("h100+eager")
+    device, graph = hardware.devices[0], graph_of(4, 8, 512)
+    plain = roofline(graph, rlinit.Hardware.preset("h100").devices[0])
+    assert plain[1] < device.host_s == 1e-5
+    assert roofline(graph, device)[1] == 1e-5
+    read = check.Graph(check.parse(json.dumps(graph.to_dict()), "rlinit-graph", "graph"))
+    row = check.Hardware(check.parse(json.dumps(hardware.to_dict()), "rlinit-hardware", "hardware")).devices[0]
+    assert read.time(1, row) == Fraction(1, 100000)
+    timed = rlinit.Graph.build([("a", {"time_s": 1e-7})], [])
+    assert op_times(timed, device)[0] == 1e-7

@@ -212,6 +212,22 @@ def test_language_models_use_tables(folder: Path) -> None:
     assert not priced.is_surely_below(priced.value * 1.001)
     assert priced.is_surely_below(priced.value * 3)
     assert priced.to_dict()["costs"] == priced.costs
+    for costs in (None, [folder]):
+        assert llm.plan(model, "2xh100+eager", costs=costs).value > priced.value  # which takes ops of microseconds
+
+
+def test_tables_have_the_floor_of_ops_launched_by_the_host(folder: Path) -> None:
+    """Tables are of ops that follow each other; a host that launches each makes none faster than that takes."""
+    row = {"op": "linear", "flops": 2.0 * 64**3, "param_bytes": 2 * 64**2, "out_bytes": 2 * 64**2}
+    graph = rlinit.Graph.build(
+        [("x", {"op": "input", "out_bytes": 2 * 64**2, "precision": ["bf16", "bf16"]}),
+         ("y", {**row, "precision": ["bf16", "bf16"]})],
+        [("x", "y")],
+    )  # fmt: skip
+    plain, eager = (
+        with_costs(graph, rlinit.Hardware.preset(name), folder).times["h100", 1][1] for name in ("h100", "h100+eager")
+    )
+    assert plain < eager == 1e-5
 
 
 @pytest.mark.skipif(not MEASURED.is_dir(), reason="the published measurements are not at hand")
