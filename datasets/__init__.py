@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         gxl,
         moirai,
         pipedream,
+        piper,
         stg,
     )
     from rlinit.datasets.random import randomly_wired, regal, synthetic
@@ -36,6 +37,7 @@ __all__ = [
     "llm",
     "moirai",
     "pipedream",
+    "piper",
     "randomly_wired",
     "regal",
     "stg",
@@ -54,6 +56,7 @@ __getattr__ = late_names(
         "llm": "rlinit.datasets.zoo.llm",
         "moirai": "rlinit.datasets.published.moirai",
         "pipedream": "rlinit.datasets.published.pipedream",
+        "piper": "rlinit.datasets.published.piper",
         "randomly_wired": "rlinit.datasets.random.randomly_wired",
         "regal": "rlinit.datasets.random.regal",
         "stg": "rlinit.datasets.published.stg",

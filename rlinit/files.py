@@ -67,7 +67,7 @@ def _unknown_key(problem: fastjsonschema.JsonSchemaValueException) -> str:
     return f"unknown key {unknown[0]!r}{closest(str(unknown[0]), known)} (expected {', '.join(known)})"
 
 
-def read_json(path: str | Path, schema: str, error: type[RlinitError]) -> dict[str, Any]:
+def read_json(path: str | Path, schema: str | None, error: type[RlinitError]) -> dict[str, Any]:
     """Return the object in a JSON file after checking it against a schema; `error` says what is wrong and where.
 
     Parameters
@@ -75,7 +75,7 @@ def read_json(path: str | Path, schema: str, error: type[RlinitError]) -> dict[s
     path
         The file, in UTF-8.
     schema
-        Name of a published schema: "graph", "hardware" or "plan".
+        Name of a published schema: "graph", "hardware" or "plan"; None: what it holds is checked elsewhere.
     error
         The class to raise.
 
@@ -93,7 +93,8 @@ def read_json(path: str | Path, schema: str, error: type[RlinitError]) -> dict[s
     except ValueError as problem:
         cause = " (truncated?)" if isinstance(problem, json.JSONDecodeError) else ""
         raise error(f"{path} is not valid JSON{cause}: {problem}") from None
-    check_schema(data, schema, error, str(path))
+    if schema is not None:
+        check_schema(data, schema, error, str(path))
     checked: dict[str, Any] = data
     return checked
 

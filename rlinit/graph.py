@@ -18,6 +18,7 @@ gamma                   the relaxation window's half-width in topological levels
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -32,6 +33,7 @@ from rlinit.arrays import FloatArray
 from rlinit.errors import InvalidGraph
 from rlinit.files import read_json, write_json
 from rlinit.limits import LARGEST, LARGEST_BATCH, check_name, check_number, closest
+from rlinit.menu import Menu, plain_menu
 from rlinit.tensors import (
     FurtherTensors,
     Label,
@@ -62,6 +64,9 @@ _COSTS = ("op", "param_bytes", "shared", "out_bytes", "flops", "time_s", "coloca
 _TRAINING = ("backward_of", "backward_time_s")
 """Attributes of ops that only training pipelines look at; `rlinit.stages.training.lowering` says what they mean."""
 
+_MENU = "menu"
+"""Attribute of ops that may run on several devices at once, in several ways: see `rlinit.menu`."""
+
 _NOTES = (
     "node",
     "nodes",
@@ -81,11 +86,11 @@ _NOTES = (
 
 def _check_attributes(op: str, names: Iterable[str]) -> None:
     for name in names:
-        if name not in _COSTS and name not in _TRAINING and name not in _NOTES:
-            known = (*_COSTS, *_TRAINING, *_NOTES)
+        if name != _MENU and name not in _COSTS and name not in _TRAINING and name not in _NOTES:
+            known = (*_COSTS, *_TRAINING, _MENU, *_NOTES)
             raise InvalidGraph(
                 f"op {op!r} has the unknown attribute {name!r}{closest(str(name), known)} "
-                f"(expected {', '.join((*_COSTS, *_TRAINING))}; your own go under 'note')"
+                f"(expected {', '.join((*_COSTS, *_TRAINING, _MENU))}; your own go under 'note')"
             )
 
 
@@ -124,9 +129,11 @@ def _times_of(op: str, value: object) -> dict[tuple[str, int], float]:
     return flat
 
 
-def _training_attributes(op: str, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of `_TRAINING` among attributes in one form, so that equal ones have one fingerprint."""
+def _solved_attributes(op: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `_TRAINING` and `_MENU` among attributes in one form, so that equal ones have one fingerprint."""
     plain: dict[str, Any] = {}
+    if _MENU in row:
+        plain[_MENU] = plain_menu(op, row[_MENU])
     if "backward_of" in row:
         plain["backward_of"] = str(row["backward_of"])
     if "backward_time_s" in row:
@@ -403,6 +410,30 @@ class Graph:
         alone = np.bincount(self.further.op, minlength=self.num_ops) == 0
         return np.where(np.isnan(self.out_bytes), np.where(alone, np.nan, made), self.out_bytes + made)
 
+    @property
+    def menu(self) -> Menu | None:
+        """In which ways ops may run on groups of devices; None where no op says."""
+        rows = {self.names[v]: row[_MENU] for v, row in self.extras.items() if _MENU in row}
+        return Menu.from_dict(rows) if rows else None
+
+    def with_menu(self, menu: Menu) -> Graph:
+        """Return the graph with the variants of a menu in place of its own.
+
+        Parameters
+        ----------
+        menu
+            Variants of ops of the graph.
+
+        Raises
+        ------
+        InvalidGraph
+            It names an op that the graph lacks.
+        """
+        extras = {v: {key: value for key, value in row.items() if key != _MENU} for v, row in self.extras.items()}
+        for op, rows in menu.to_dict()["ops"].items():
+            extras.setdefault(self.index(op), {})[_MENU] = rows
+        return dataclasses.replace(self, extras={v: row for v, row in extras.items() if row})
+
     def index(self, name: str) -> int:
         """Return the index of the op called `name`; InvalidGraph if there is none.
 
@@ -458,7 +489,7 @@ class Graph:
         if views:
             digest.update(f"views {views}".encode())
         for i, row in sorted(self.extras.items()):
-            for what in _TRAINING:
+            for what in (*_TRAINING, _MENU):
                 if what in row:
                     digest.update(f"{i}\0{what}\0{row[what]!r}".encode())
         return digest.hexdigest()
@@ -484,7 +515,8 @@ class Graph:
             `shared`, a mapping from parameter to bytes, names those of `param_bytes` that other ops read as well.
             `outputs`, a mapping from port to bytes, gives output tensors beside the main one of `out_bytes`. For
             training, `backward_of` names the op whose backward this one is, and `backward_time_s` (a number, or a
-            mapping device -> number) says how long the backward of an op takes that no other op stands for. What
+            mapping device -> number) says how long the backward of an op takes that no other op stands for. `menu`
+            says in which ways an op may run on groups of devices (`rlinit.menu.Menu`). What
             importers note of an op's origin (`module`, `node`, ...) and `note`, whatever it is, are carried along.
         edges
             Data flow, in any order; repeated edges count once. ``(u, v)`` reads the main output of u, ``(u, v, port)``
@@ -525,7 +557,7 @@ class Graph:
                 key: value for key, value in row.items() if key not in _COSTS and not (key == "outputs" and i in ports)
             }
             _check_attributes(op_name, rest)
-            rest |= _training_attributes(op_name, rest)
+            rest |= _solved_attributes(op_name, rest)
             if rest:
                 extras[i] = rest
         index = {op_name: i for i, op_name in enumerate(names)}

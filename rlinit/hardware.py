@@ -440,7 +440,15 @@ class Hardware:
         return cls(tuple(devices), bandwidth, latency, data.get("name", "hardware"), sharing)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form (schema `rlinit/schemas/hardware.schema.json`): every device, every link."""
+        """Return the JSON form (schema `rlinit/schemas/hardware.schema.json`): every device, every link.
+
+        Of a mesh of more than 64 devices that is one bandwidth and latency for all.
+        """
+        apart = ~np.eye(self.num_devices, dtype=np.bool_)
+        rates, delays = self.bandwidth[apart], self.latency_s[apart]
+        if self.num_devices > _LISTED and (rates == rates[0]).all() and (delays == delays[0]).all() and rates[0] > 0:
+            rate = "unlimited" if np.isinf(rates[0]) else float(rates[0])
+            return self._named({"bandwidth": rate, "latency_s": float(delays[0])})
         links = [
             {
                 "from": a.name,
@@ -453,7 +461,10 @@ class Hardware:
             for j, b in enumerate(self.devices)
             if i != j and self.bandwidth[i, j] > 0
         ]
-        data = {"name": self.name, "device": [_device_dict(device) for device in self.devices], "link": links}
+        return self._named({"link": links})
+
+    def _named(self, links: dict[str, Any]) -> dict[str, Any]:
+        data = {"name": self.name, "device": [_device_dict(device) for device in self.devices], **links}
         sharing = {name: list(factors) for name, factors in self.sharing.items()}
         return data | ({"sharing": sharing} if sharing else {})
 
@@ -583,6 +594,9 @@ def _check_stages(k: int) -> None:
         raise InvalidHardware(f"stages is {k!r:.60}; expected a whole number of at least 1")
     check_device_count(k, InvalidHardware)
 
+
+_LISTED = 64
+"""Devices up to which every link of a mesh is written by itself."""
 
 _USUAL = (("reserve_bytes", 0.0), ("slowdown", 1.0), ("host_s", 0.0))
 """Figures of a device that are not written."""

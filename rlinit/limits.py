@@ -17,7 +17,7 @@ LARGEST = 1e30
 LARGEST_BATCH = 2**31 - 1
 """Largest batch size."""
 
-MAX_DEVICES = 512
+MAX_DEVICES = 2048
 """Devices of one hardware: tables of every pair of them stay small."""
 
 _UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")

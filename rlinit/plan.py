@@ -22,6 +22,7 @@ __all__ = [
     "Batch",
     "ChunkOrder",
     "DeviceUse",
+    "GroupRules",
     "HistoryEntry",
     "Objective",
     "Plan",
@@ -87,7 +88,13 @@ def is_closed(values: tuple[float, ...] | None, bounds: tuple[float, ...] | None
 
 @dataclass(frozen=True, slots=True)
 class StageUse:
-    """What one stage does on each input: seconds of its parts, and bytes; `activation_bytes` is 0 where not counted."""
+    """What one stage does on each input: seconds of its parts, and bytes; `activation_bytes` is 0 where not counted.
+
+    A stage of several devices (`Plan.groups`) has `replicas` groups of `tensor_parallel` devices, whose names are in
+    `devices` group by group; `variants` says in which of its menu's ways each op runs. Seconds are those between two
+    micro-batches: `sync_s` of gathers at its borders, `gradient_s` of gradients among replicas, beside work and
+    tensors. `held_bytes` is what each of its devices holds, with `in_flight` micro-batches under way.
+    """
 
     device: str
     num_ops: int
@@ -99,11 +106,49 @@ class StageUse:
     off_cache_bytes: float
     out_bytes: float
     activation_bytes: float = 0.0
+    replicas: int = 1
+    tensor_parallel: int = 1
+    devices: tuple[str, ...] = ()
+    variants: Mapping[str, str] = field(default_factory=dict)
+    sync_s: float = 0.0
+    gradient_s: float = 0.0
+    in_flight: int = 1
+    held_bytes: float = 0.0
 
     @property
     def time_s(self) -> float:
         """Seconds of the whole stage."""
-        return self.in_s + self.work_s + self.overflow_s + self.out_s
+        return self.in_s + self.work_s + self.overflow_s + self.out_s + self.sync_s + self.gradient_s
+
+
+GROUPED = ("replicas", "tensor_parallel", "devices", "variants", "sync_s", "gradient_s", "in_flight", "held_bytes")
+"""Fields of a stage that are written where stages may have several devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRules:
+    """What stages of several devices may be.
+
+    Parameters
+    ----------
+    training
+        ``1f1b`` or ``gpipe``, where menus are of forward and backward together; "": inference.
+    microbatches
+        Micro-batches N of a batch, which replicas divide; in inference the replicas that there may be at most.
+    replicas, tensor_parallel
+        Of every stage; 0: each stage its own.
+    uniform
+        Whether all stages have one number of replicas and one degree.
+    recompute
+        ``none``, ``all`` or ``auto``: which variants count.
+    """
+
+    training: str
+    microbatches: int
+    replicas: int = 0
+    tensor_parallel: int = 0
+    uniform: bool = False
+    recompute: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +325,8 @@ class Plan:
         not count activations.
     training
         How the stages train, where the plan is for training.
+    groups
+        What stages may be, where they may have several devices.
     baselines
         What simple rules give on the same problem: rule -> value on the first level, by the same evaluation; None where
         the rule gives nothing that fits. Empty where nothing was compared.
@@ -328,6 +375,7 @@ class Plan:
     chunk_order: ChunkOrder = "interleaved"
     contiguous: bool = True
     training: TrainingUse | None = None
+    groups: GroupRules | None = None
 
     @property
     def value(self) -> float:
@@ -446,8 +494,12 @@ class Plan:
         for row in data["transfers"]:
             if not row["tensor"]:
                 del row["tensor"]
-        if self.training is None:
-            del data["training"]
+        for what in ("training", "groups"):
+            if data[what] is None:
+                del data[what]
+        for row in data["stages"] if self.groups is None else ():
+            for what in GROUPED:
+                del row[what]
         data["assignment"] = None if self.assignment is None else dict(self.assignment)
         return data
 
@@ -472,7 +524,8 @@ class Plan:
         for op, place in (data["assignment"] or {}).items():
             if isinstance(place, list):
                 data["assignment"][op] = tuple(place)
-        data["stages"] = tuple(StageUse(**row) for row in data["stages"])
+        data["stages"] = tuple(StageUse(**{**row, "devices": tuple(row.get("devices", ()))}) for row in data["stages"])
+        data["groups"] = GroupRules(**data["groups"]) if data.get("groups") else None
         data["batches"] = tuple(Batch(**{**row, "shards": tuple(row["shards"])}) for row in data.get("batches", ()))
         data["transfers"] = tuple(PlannedTransfer(**row) for row in data.get("transfers", ()))
         data["devices"] = tuple(DeviceUse(**row) for row in data.get("devices", ()))

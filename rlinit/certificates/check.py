@@ -41,7 +41,7 @@ plan            objective inputs transfer_rule resident  asked
                 start_s devices values shard_inputs  computed; the shard by its definition (`shard_of`)
                 status  computed: "optimal" where the bounds reach the values, else "feasible"
                 bounds  proven
-                format version chunks contiguous training stage_orders  fixed: this one, 1, 1, true, none, none
+                format version chunks contiguous training groups stage_orders  fixed: this, 1, 1, true, none, none, none
                 graph_fingerprint hardware_fingerprint  fixed: as in the certificate; the files given are what counts
                 graph hardware bound_source method message notes history phase_s provenance graph_figures modules
                 baselines baseline_notes chunk_order  unread: the order is one of several chunks
@@ -50,7 +50,7 @@ graph           ops edges  asked
                 name int_names  unread
 op              name op param_bytes shared out_bytes flops time_s colocate forbidden outputs view precision  asked
                 backward_of  fixed for stages: none
-                backward_time_s node nodes module scopes holds tensors label note  unread
+                backward_time_s node nodes module scopes holds tensors label note menu  unread
 hardware        device link bandwidth latency_s  asked
                 sharing  fixed for pipelines: none
                 format  fixed: this one
@@ -133,7 +133,7 @@ MOST_SHARDS, FEW_OPS = (16, 4), 31_250
 OP_KEYS = frozenset(
     ("name", "op", "param_bytes", "shared", "out_bytes", "flops", "time_s", "colocate", "forbidden", "backward_of")
     + ("backward_time_s", "node", "nodes", "module", "scopes", "holds", "outputs", "tensors", "view")
-    + ("precision", "label", "note")
+    + ("precision", "label", "note", "menu")
 )
 DEVICE_KEYS = frozenset(
     ("name", "kind", "node", "memory_bytes", "cache_bytes", "reserve_bytes", "flops_per_s", "bytes_per_s", "launch_s")
@@ -143,7 +143,16 @@ LINK_KEYS = frozenset(("from", "to", "bandwidth", "latency_s", "one_way"))
 PLAN_KEYS = frozenset(
     ("format", "version", "objective", "inputs", "transfer_rule", "resident", "assignment", "batches", "transfers")
     + ("stages", "start_s", "devices", "values", "shard_inputs", "status", "bounds", "chunks", "chunk_order")
-    + ("contiguous", "training", "stage_orders", "graph_fingerprint", "hardware_fingerprint", "graph", "hardware")
+    + (
+        "contiguous",
+        "training",
+        "groups",
+        "stage_orders",
+        "graph_fingerprint",
+        "hardware_fingerprint",
+        "graph",
+        "hardware",
+    )
     + ("bound_source", "method", "message", "notes", "history", "phase_s", "provenance", "graph_figures", "modules")
     + ("baselines", "baseline_notes")
 )
@@ -1961,6 +1970,7 @@ def exact_values(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fraction,
     stages = plan["objective"] in ("pipeline", "memory")
     need(plan.get("chunks", 1) == 1 and plan.get("contiguous", True), "chunks and scattered ops are not checked here")
     need(not plan.get("training"), "training pipelines are not checked here")
+    need(not plan.get("groups"), "stages of several devices are not checked here")
     need(not plan.get("stage_orders"), "peaks of activation memory are not checked here")
     need(plan["objective"] != "pipeline" or not hardware.sharing, "devices that share are not checked here")
     counts = plan.get("inputs", 1), plan.get("shard_inputs", 1)

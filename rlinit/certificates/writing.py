@@ -74,7 +74,13 @@ def write_certificate(
 
 
 def uncertified(
-    hardware: Hardware, objective: str, *, training: bool = False, scattered: bool = False, activations: bool = False
+    hardware: Hardware,
+    objective: str,
+    *,
+    training: bool = False,
+    scattered: bool = False,
+    activations: bool = False,
+    grouped: bool = False,
 ) -> str:
     """Return why there are no certificates of a problem's plans, nothing where there are.
 
@@ -82,9 +88,12 @@ def uncertified(
     ----------
     hardware, objective
         Of the problem.
-    training, scattered, activations
-        Whether it is a training pipeline, a device runs several chunks, or any ops, and stages hold working memory.
+    training, scattered, activations, grouped
+        Whether it is a training pipeline, a device runs several chunks, or any ops, stages hold working memory, or have
+        several devices.
     """
+    if grouped:
+        return "there are no certificates of stages of several devices yet"
     if training:
         return "there are no certificates of training pipelines yet"
     if scattered:
@@ -152,7 +161,8 @@ def exact_plan(
         The checker refuses the plan; the message says why.
     """
     scattered = plan.chunks > 1 or not plan.contiguous
-    if why := uncertified(hardware, plan.objective, training=plan.training is not None, scattered=scattered):
+    grouped, training = plan.groups is not None, plan.training is not None
+    if why := uncertified(hardware, plan.objective, training=training, scattered=scattered, grouped=grouped):
         raise InvalidPlan(why)
     try:
         written = check.parse(json.dumps(plan.to_dict()), "rlinit-plan", "the plan")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from rlinit.checker.compatibility import figures_of, require_graph, require_hardware
 from rlinit.checker.form import check_form
+from rlinit.checker.groups import check_groups
 from rlinit.checker.placements import check_placement
 from rlinit.checker.stages import check_stages, stage_uses
 from rlinit.checker.tolerances import ROUNDING
@@ -58,6 +59,8 @@ def verify(plan: Plan, graph: Graph, hardware: Hardware) -> None:
         raise InvalidPlan(f"the plan claims {plan.status!r} but assigns ops")
     if plan.objective in ("latency", "throughput"):
         _check_claims(plan, (check_placement(plan, graph, hardware),))
+    elif plan.groups is not None:
+        _check_claims(plan, check_groups(plan, graph, hardware))
     elif plan.training is not None:
         _check_claims(plan, check_training(plan, graph, hardware))
     else:

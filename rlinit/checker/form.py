@@ -21,11 +21,11 @@ _MAX_COUNT = 2**53
 """Counts up to here are exact as floats."""
 
 _PLACED = ("start_s", "batches", "transfers", "devices", "transfer_rule", "resident")
-_STAGED = ("stages", "stage_orders", "training", "chunks", "chunk_order", "contiguous")
+_STAGED = ("stages", "stage_orders", "training", "groups", "chunks", "chunk_order", "contiguous")
 _MANY = ("inputs", "shard_inputs")
 _OTHERS = {
     "pipeline": (*_PLACED, *_MANY),
-    "memory": (*_PLACED, *_MANY, "training", "chunks", "chunk_order", "contiguous"),
+    "memory": (*_PLACED, *_MANY, "training", "groups", "chunks", "chunk_order", "contiguous"),
     "latency": (*_STAGED, *_MANY),
     "throughput": _STAGED,
 }

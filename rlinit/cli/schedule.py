@@ -28,7 +28,7 @@ from rlinit.cli.output import escape_markup, live_line, print_phases, show_value
 from rlinit.costs.sources import paper_machine
 from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.plan import Plan
-from rlinit.solving.common.options import ProblemOptions, SolveOptions
+from rlinit.solving.common.options import ProblemOptions, SolveOptions, groups_devices
 from rlinit.units import format_seconds
 
 if TYPE_CHECKING:
@@ -113,6 +113,7 @@ def schedule_model(command: Schedule, notes: Console) -> int:
         from rlinit.certificates import uncertified
 
         marks = {"training": options.training is not None, "scattered": options.chunks > 1 or not options.contiguous}
+        marks["grouped"] = groups_devices(options)
         if why := uncertified(hardware, options.objective, **marks, activations=options.activations):
             raise RlinitError(f"{'--certify-vipr' if command.certify is None else '--certify'}: {why}")
     if command.certify is not None:

@@ -31,6 +31,10 @@ def check_graph(plan: Plan, graph: Graph) -> None:
     """
     if plan.assignment is None:
         raise InvalidPlan(f"the plan is {plan.status}; there is no schedule to export")
+    if plan.groups is not None:
+        raise InvalidPlan(
+            "the plan has stages of several devices, which no export says yet; plan.to_dict() has them all"
+        )
     require_graph(plan, graph)
     known = set(graph.names)
     for op in plan.assignment:

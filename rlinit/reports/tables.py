@@ -54,6 +54,9 @@ def _stage_table(plan: Plan) -> PlanTable:
     spills = piped and any(use.overflow_s > 0 for use in plan.stages)
     spilled = ("overflow",) if spills else ()
     parts = ("in", "work", *spilled, "out", "total") if piped else ("parameters", "off-cache", "sent on")
+    grouped = plan.groups is not None
+    if grouped:
+        parts = ("replicas", "tensor", *parts[:-1], "sync", parts[-1], "holds")
     header = ("stage", "device", "ops", *parts, *(("working",) if plan.stage_orders else ()))
     rows: list[tuple[str, ...]] = []
     for j, use in enumerate(plan.stages):
@@ -62,10 +65,14 @@ def _stage_table(plan: Plan) -> PlanTable:
         if piped:
             seconds = (use.in_s, use.work_s, *([use.overflow_s] if spills else []), use.out_s, use.time_s)
             figures = [format_seconds(part) for part in seconds]
+            if grouped:
+                figures.insert(-1, format_seconds(use.sync_s + use.gradient_s))
+                figures = [str(use.replicas), str(use.tensor_parallel), *figures, format_bytes(use.held_bytes)]
         else:
             figures = [format_bytes(part) for part in (use.param_bytes, use.off_cache_bytes, use.out_bytes)]
         figures += [format_bytes(use.activation_bytes)] if plan.stage_orders else []
-        rows.append((str(j), use.device, str(use.num_ops), *figures))
+        where = use.device if len(use.devices) < 2 else f"{use.devices[0]} to {use.devices[-1]}"
+        rows.append((str(j), where, str(use.num_ops), *figures))
     empty = plan.num_stages - len(rows)
     caption = f"{empty} of {plan.num_stages} stages are empty and not shown" if empty else ""
     return PlanTable(_title(plan), header, tuple(rows), (1,), caption)

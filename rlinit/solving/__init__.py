@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from rlinit.late import late_names
 
 if TYPE_CHECKING:
-    from rlinit.solving import activations, api, phases, placements, splits, stages
+    from rlinit.solving import activations, api, groups, phases, placements, splits, stages
 
-__all__ = ["activations", "api", "phases", "placements", "splits", "stages"]
+__all__ = ["activations", "api", "groups", "phases", "placements", "splits", "stages"]
 
 __getattr__ = late_names(__name__, {name: f"{__name__}.{name}" for name in __all__})

@@ -72,6 +72,9 @@ def schedule(
     microbatches: int | None = None,
     recompute: Recompute = "none",
     optimizer: str | float = "adam",
+    replicas: int | Literal["auto"] = 1,
+    tensor_parallel: int | Literal["auto"] = 1,
+    uniform: bool = False,
     costs: Any = None,
     robust: bool = False,
     progress: Progress | None = None,
@@ -159,6 +162,13 @@ def schedule(
     optimizer
         For training: ``sgd``, ``momentum``, ``adam``, ``adam-bf16``, or the bytes that are held for each byte of
         parameters (1: parameters alone).
+    replicas, tensor_parallel
+        For ``pipeline``: stages of several devices that are alike: copies of every stage between which micro-batches
+        are dealt out, and devices that share the work of every op; ``auto`` chooses for each stage. Ops have a menu
+        (`Graph.menu`) of the ways in which they may run, with ``training`` of forward and backward together.
+        `rlinit.stages.groups.problem` has the formulas.
+    uniform
+        With these: one number of replicas and one degree for all stages.
     costs
         Seconds beside those of the graph: a `CostTable`, or measured tables (`rlinit.costs.tables`): their folder,
         several, or a mapping from kinds of devices. The plan is one of the graph that

@@ -15,7 +15,7 @@ from rlinit.agent.selection import check_names
 from rlinit.comparison.baselines import Baseline
 from rlinit.errors import RlinitError
 from rlinit.solving.common.incumbent import Incumbent
-from rlinit.solving.common.options import SolveOptions, places_ops, splits_devices, unknown_bound
+from rlinit.solving.common.options import SolveOptions, groups_devices, places_ops, splits_devices, unknown_bound
 from rlinit.solving.plans import Request, Solved, checkpointed
 
 _MOST_CLOSING = 0.3
@@ -202,6 +202,8 @@ def kind_of(options: SolveOptions) -> Kind[Any]:
     """
     if places_ops(options.objective):
         return solving.placements.PLACEMENTS
+    if groups_devices(options):
+        return solving.groups.GROUPS
     if options.training is not None:
         return solving.activations.TRAINING if options.chunks == 1 else solving.activations.INTERLEAVED
     if options.activations:

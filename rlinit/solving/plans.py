@@ -257,7 +257,7 @@ def _plan(solved: Solved, request: Request) -> Plan:
 def _cost_shares(solved: Solved, request: Request) -> dict[str, float]:
     """Return which share of the ops' seconds comes from where, as provenance."""
     assignment = solved.parts.get("assignment")
-    if assignment is None or request.options.objective == "memory":
+    if assignment is None or request.options.objective == "memory" or "groups" in solved.parts:
         return {}
     stages = solved.parts.get("stages", ())
     places = {

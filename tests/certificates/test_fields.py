@@ -112,6 +112,7 @@ EDITS: dict[tuple[str, str], list[tuple[Any, Any]]] = {
     ("plan", "bounds"): [(LATENCY, [1.0]), (LATENCY, [1e3]), (PIPELINE, None)],
     ("plan", "chunks"): [(PIPELINE, 2), (LATENCY, 2)],
     ("plan", "contiguous"): [(PIPELINE, False), (LATENCY, False)],
+    ("plan", "groups"): [(PIPELINE, {"training": "", "microbatches": 1})],
     ("plan", "training"): [(PIPELINE, {"schedule": "gpipe"})],
     ("plan", "stage_orders"): [(PIPELINE, [["a"], ["b"]]), (LATENCY, [["a"]])],
     ("plan", "graph_fingerprint"): [(LATENCY, "0")],
@@ -141,7 +142,8 @@ EDITS: dict[tuple[str, str], list[tuple[Any, Any]]] = {
     ("op", "backward_of"): [(PIPELINE, "b")],
     **{("op", field): [(LATENCY, value), (PIPELINE, value)] for field, value in (
         ("backward_time_s", 1.0), ("node", "n"), ("nodes", ["n"]), ("module", "m"), ("scopes", [["m"]]),
-        ("holds", ["w"]), ("tensors", ["t"]), ("label", "l"), ("note", {"cost": 1.0}))},
+        ("holds", ["w"]), ("tensors", ["t"]), ("label", "l"), ("note", {"cost": 1.0}),
+        ("menu", {"1": [{"time_s": 1.0}]}))},
     ("hardware", "format"): [(LATENCY, "rlinit-plan")],
     ("hardware", "name"): [(LATENCY, "h")],
     ("hardware", "device"): [(LATENCY, []), (PIPELINE, [])],

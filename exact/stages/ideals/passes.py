@@ -104,7 +104,7 @@ class StageRates(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def _closed(
+def closed_under_readers(
     i: int,
     bits: WordArray,
     cross_indptr: IntArray,
@@ -129,7 +129,7 @@ def _closed(
 
 
 @njit(cache=True, nogil=True)
-def _inclusion(i: int, j: int, bits: WordArray, first_open: IntArray, closed: WordArray, last_word: int) -> int:
+def inclusion(i: int, j: int, bits: WordArray, first_open: IntArray, closed: WordArray, last_word: int) -> int:
     """Return 2 if ideal j holds all of `closed`, 1 if at least ideal i, else 0."""
     answer = 2
     for w in range(first_open[j], last_word + 1):
@@ -142,7 +142,7 @@ def _inclusion(i: int, j: int, bits: WordArray, first_open: IntArray, closed: Wo
 
 
 @njit(cache=True, nogil=True)
-def _entering(
+def entering(
     i: int,
     j: int,
     c: int,
@@ -167,7 +167,7 @@ def _entering(
 
 
 @njit(cache=True, nogil=True)
-def _leaving(
+def leaving(
     i: int,
     j: int,
     c: int,
@@ -286,7 +286,7 @@ def bottleneck_pass(
         num_alive = _alive(i, ordered, weight[i], floor, fewer, best, starts, label, back, back_class)
         if num_alive == 0 or i == p - 1:
             continue
-        last_word = _closed(i, bits, cross_indptr, cross, consumer_indptr, consumer_bit, closed)
+        last_word = closed_under_readers(i, bits, cross_indptr, cross, consumer_indptr, consumer_bit, closed)
         for c in range(len(reach)):
             # States that may take a stage of class c, and the lightest ideal at which it may end.
             num_ends = 0
@@ -325,16 +325,16 @@ def bottleneck_pass(
                     cost += (params - cache[c]) * overflow[c]
                 if cost > limit:
                     continue
-                within = _inclusion(i, at, bits, first_open, closed, last_word)
+                within = inclusion(i, at, bits, first_open, closed, last_word)
                 if within == 0:
                     continue
                 if within == 2:
                     cost += all_in[c, i] + all_out[c, at]
                 else:
-                    cost += _entering(i, at, c, bits, cross_indptr, cross, consumer_indptr, consumer_bit, in_s)
+                    cost += entering(i, at, c, bits, cross_indptr, cross, consumer_indptr, consumer_bit, in_s)
                     if cost > limit:
                         continue
-                    cost += _leaving(i, at, c, bits, cross_indptr, cross, source_bit, out_s)
+                    cost += leaving(i, at, c, bits, cross_indptr, cross, source_bit, out_s)
                 if cost > limit:
                     continue
                 for a in range(num_ends):
@@ -415,7 +415,7 @@ def spill_pass(
             alive = alive or (off_cache[s, i] < np.inf and weight[i] >= floor[s])
         if not alive or i == p - 1:
             continue
-        last_word = _closed(i, bits, cross_indptr, cross, consumer_indptr, consumer_bit, closed)
+        last_word = closed_under_readers(i, bits, cross_indptr, cross, consumer_indptr, consumer_bit, closed)
         for s in range(num_states - 1):
             before, sent_before = off_cache[s, i], traffic[s, i]
             if before == np.inf or weight[i] < floor[s]:
@@ -436,13 +436,13 @@ def spill_pass(
                 known = off_cache[s + 1, at]
                 if off > known + tie or (off >= known - tie and sent_before >= traffic[s + 1, at]):
                     continue
-                within = _inclusion(i, at, bits, first_open, closed, last_word)
+                within = inclusion(i, at, bits, first_open, closed, last_word)
                 if within == 0:
                     continue
                 if within == 2:
                     sent = all_out[0, at]
                 else:
-                    sent = _leaving(i, at, 0, bits, cross_indptr, cross, source_bit, out_bytes)
+                    sent = leaving(i, at, 0, bits, cross_indptr, cross, source_bit, out_bytes)
                 sent = max(sent, sent_before)
                 if off < known - tie or sent < traffic[s + 1, at]:
                     off_cache[s + 1, at] = off

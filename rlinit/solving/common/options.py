@@ -28,6 +28,11 @@ def places_ops(objective: Objective) -> bool:
     return objective in _PLACED
 
 
+def groups_devices(options: ProblemOptions) -> bool:
+    """Return whether stages may have several devices."""
+    return options.replicas != 1 or options.tensor_parallel != 1 or options.uniform
+
+
 def splits_devices(options: SolveOptions) -> bool:
     """Return whether devices run several chunks, or hold loose ops, and nothing is trained."""
     return options.training is None and (options.chunks > 1 or not options.contiguous)
@@ -75,6 +80,13 @@ class ProblemOptions:
     optimizer: str = "adam"
     """For training: sgd, momentum, adam, adam-bf16, or the bytes held for each byte of parameters."""
 
+    replicas: int | Literal["auto"] = 1
+    """For pipeline: replicas of every stage, or auto: of each its own; ops have a menu (rlinit.menu)."""
+    tensor_parallel: int | Literal["auto"] = 1
+    """For pipeline: devices that share the work of an op, in every stage, or auto: in each stage as many as pay."""
+    uniform: bool = False
+    """With --replicas auto or --tensor-parallel auto: the same in all stages, as many runtimes need it."""
+
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
             value = getattr(self, name)
@@ -91,8 +103,15 @@ class ProblemOptions:
         self._set("contiguous", bool(self.contiguous))
         for name in ("inputs", "transfers", "resident"):
             self._refuse_others(name, _PLACED)
-        for name in ("chunks", "chunk_order", "contiguous", "training"):
+        for name in ("replicas", "tensor_parallel"):
+            if getattr(self, name) != "auto":
+                self._set(name, _whole(name, getattr(self, name), 1))
+        self._set("uniform", bool(self.uniform))
+        for name in ("chunks", "chunk_order", "contiguous", "training", "replicas", "tensor_parallel", "uniform"):
             self._refuse_others(name, ("pipeline",))
+        if groups_devices(self):
+            self._check_groups()
+            return
         if self.chunks > 1 and not self.contiguous:
             raise RlinitError(
                 f"chunks is {self.chunks} with contiguous=False; expected one of them, for a device that may hold any "
@@ -107,6 +126,18 @@ class ProblemOptions:
             return None
         factor = optimizer_factor(self.optimizer)
         return TrainingRules(self.training, self.microbatches, self.recompute, factor, self.chunks)
+
+    def _check_groups(self) -> None:
+        self._set("microbatches", _whole("microbatches", self.microbatches, 1, ", or none"))
+        self._set("optimizer", str(self.optimizer))
+        if self.chunks > 1 or not self.contiguous:
+            raise RlinitError(
+                "stages of several devices are contiguous, without chunks (--replicas, --tensor-parallel)"
+            )
+        if self.training not in (None, "1f1b", "gpipe"):
+            raise _refused("training", self.training, "1f1b or gpipe for stages of several devices")
+        if self.optimizer != "adam":
+            raise RlinitError("optimizer: the menus of ops say what is held (--optimizer)")
 
     def _check_training(self) -> None:
         self._set("microbatches", _whole("microbatches", self.microbatches, 1, ", or none"))
@@ -270,6 +301,7 @@ def shares(hardware: Hardware, options: SolveOptions) -> bool:
         (options.chunks > 1, "chunks"),
         (not options.contiguous, "contiguous=False"),
         (options.training is not None, "training"),
+        (groups_devices(options), "replicas"),
         (options.activations, "activations"),
         (options.refine is not None, "refine"),
         (options.checkpoint is not None, "checkpoint"),

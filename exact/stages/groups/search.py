@@ -1,0 +1,370 @@
+"""The least bottleneck of stages of several devices: passes over ideals under thresholds that close in on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rlinit.arrays import FloatArray, IntArray, inverse_of
+from rlinit.budget import Budget, reserve
+from rlinit.exact.stages.groups.passes import (
+    LABEL_COLUMNS,
+    GroupLimits,
+    GroupSums,
+    VariantArrays,
+    choose_rows,
+    fewest_devices,
+    gather,
+    group_pass,
+    in_flight,
+    new_rows,
+)
+from rlinit.exact.stages.ideals.enumeration import Ideals, enumerate_ideals
+from rlinit.exact.stages.ideals.node_merging import MergedProblem
+from rlinit.exact.stages.ideals.table import IdealTable, quantized
+from rlinit.hardware import CAPACITY_SLACK
+from rlinit.stages.groups.problem import GroupedStages, GroupProblem, group_value, least_of_rows
+from rlinit.stages.problem import StageResult
+
+MOST_IDEALS = 50_000
+"""Ideals up to which all of them are looked at; beyond, the prefixes of one order are."""
+
+CLOSE = 1e-7
+"""Relative distance of value and bound at which the search ends."""
+
+_QUOTA = 2_000_000
+"""Steps between looks at the budget."""
+
+_FIRST_EXCESS, _GROWTH = 0.02, 2.0
+"""The first threshold is this much above the lower bound, and the excess grows by this factor."""
+
+_FLYING = {"one": 0, "behind": 1, "batch": 2}
+
+_FULL_STEPS = 12
+"""Halvings of the interval in which the memory that is missing lies."""
+
+
+def area_bound(problem: GroupProblem) -> float:
+    """Return seconds that some device is busy in every plan: those of all ops at their best degree, shared by all.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    """
+    return float(_device_seconds(problem).sum()) / problem.num_devices
+
+
+def _device_seconds(problem: GroupProblem) -> FloatArray:
+    """Return (n,) least seconds of devices that each node takes."""
+    time, there = least_of_rows(problem, problem.time_s)
+    return np.asarray(np.where(there, time * problem.degrees[:, None], np.inf).min(axis=0))
+
+
+def ideals_of(problem: GroupProblem, budget: Budget, cap: int = MOST_IDEALS) -> Ideals | None:
+    """Return all ideals; None where there are more than `cap`.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    budget
+        When to stop.
+    cap
+        Ideals at most.
+    """
+    return enumerate_ideals(problem.structure, cap, budget, merge=False)
+
+
+def prefixes_of(problem: GroupProblem) -> Ideals:
+    """Return the prefixes of the natural order, between which stages are runs of it.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    """
+    order = problem.structure.order
+    whole = MergedProblem(problem.structure, np.arange(len(order), dtype=np.int64))
+    return Ideals(whole, np.arange(-1, len(order), dtype=np.int64), np.append(np.int64(-1), order))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPass:
+    """What a pass under a threshold found: a plan or None, and whether None means that there is none."""
+
+    plan: GroupedStages | None
+    exact: bool
+    ended: bool
+    steps: int
+
+
+class GroupSearch:
+    """Passes over some ideals of a problem.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    ideals
+        All of them, or the prefixes of an order.
+    """
+
+    def __init__(self, problem: GroupProblem, ideals: Ideals) -> None:
+        structure = problem.structure
+        self.problem = problem
+        busy = _device_seconds(problem)
+        weight, _ = quantized(busy)
+        self.table = IdealTable.build(ideals, weight)
+        bit_of = inverse_of(structure.order)
+        columns = (problem.time_s, problem.gradient_s, problem.held_bytes, problem.fixed_bytes)
+        least = [least_of_rows(problem, column) for column in columns]
+        there = least[0][1]
+        size, _ = least_of_rows(problem, problem.held_bytes + problem.fixed_bytes)
+        filled = np.where(there, size * problem.degrees[:, None], np.inf).min(axis=0)
+        time, gradient, held, fixed, lacking = (
+            np.stack([self.table.sums(row) for row in values])
+            for values in (*(values for values, _ in least), (~there).astype(np.float64))
+        )
+        crossing_s = self.table.crossing_sums(problem.transfer_s)
+        self.sums = GroupSums(
+            time,
+            gradient,
+            held,
+            fixed,
+            lacking.astype(np.int64),
+            crossing_s,
+            self.table.sums(busy),
+            self.table.sums(filled),
+        )
+        self.variants = VariantArrays(
+            problem.row_indptr, *columns, problem.sync_indptr, problem.sync_s, structure.pred_indptr, structure.pred,
+            structure.succ_indptr, structure.succ, structure.order, bit_of,
+        )  # fmt: skip
+        self.transfer_s = problem.transfer_s[None, :]
+        self.labels = np.zeros((64 * (problem.most_replicas + 2), LABEL_COLUMNS), np.int64)
+
+    def limits(self, memory_bytes: float) -> GroupLimits:
+        """Return what there is of devices, replicas and memory."""
+        problem = self.problem
+        index_of = np.searchsorted(problem.replicas, np.arange(problem.num_devices + 1))
+        return GroupLimits(
+            problem.degrees, problem.replicas, index_of, problem.num_devices, problem.most_replicas,
+            memory_bytes * CAPACITY_SLACK, problem.microbatches, _FLYING[problem.in_flight],
+        )  # fmt: skip
+
+    def run(self, limit: float, budget: Budget, memory_bytes: float | None = None) -> GroupPass:
+        """Look for a plan of stages within a threshold.
+
+        Parameters
+        ----------
+        limit
+            Most seconds of a stage.
+        budget
+            When to stop.
+        memory_bytes
+            In place of the problem's.
+        """
+        limits = self.limits(self.problem.memory_bytes if memory_bytes is None else memory_bytes)
+        p = self.table.num_ideals
+        counted = self.fewest(limit, limits, budget)
+        if counted is None:
+            return GroupPass(None, False, True, 0)
+        fewest, steps = counted
+        if fewest[p - 1] > limits.num_devices:
+            return GroupPass(None, True, False, steps)
+        ends = np.zeros(p + 1, np.int64)
+        self.labels[0] = (0, 0, -1, -1, -1, -1)
+        ends[p - 1] = 1
+        at, unknown = p - 2, 0
+        while at >= 0:
+            if budget.expired:
+                return GroupPass(None, False, True, steps)
+            before = at
+            at, met, _, missed = group_pass(
+                limit, at, _QUOTA, self.sums, self.variants, limits, fewest, self.table.crossings, self.transfer_s,
+                ends, self.labels,
+            )  # fmt: skip
+            steps, unknown = steps + met, unknown + missed
+            if at == before:
+                reserve(16 * self.labels.nbytes, f"{2 * len(self.labels):,} labels")
+                self.labels = np.concatenate([self.labels, np.zeros_like(self.labels)])
+        if ends[0] == ends[1]:
+            return GroupPass(None, unknown == 0, False, steps)
+        return GroupPass(self._plan(int(ends[1]), limit, limits), unknown == 0, False, steps)
+
+    def fewest(self, limit: float, limits: GroupLimits, budget: Budget) -> tuple[IntArray, int] | None:
+        """Return (p,) devices that each ideal takes at least within a threshold, and the steps; None: out of time."""
+        fewest = np.full(self.table.num_ideals, limits.num_devices + 1, np.int64)
+        fewest[0], at, steps = 0, 0, 0
+        while at < len(fewest) - 1:
+            if budget.expired:
+                return None
+            at, met = fewest_devices(
+                limit, at, _QUOTA, self.sums, limits, self.table.crossings, self.transfer_s, fewest
+            )
+            steps += met
+        return fewest, steps
+
+    def _plan(self, label: int, limit: float, limits: GroupLimits) -> GroupedStages:
+        """Return the plan that a label of the empty ideal stands for."""
+        problem, table = self.problem, self.table
+        rows = new_rows(problem.num_nodes, len(problem.time_s))
+        stage, row = np.zeros(problem.num_nodes, np.int64), np.zeros(problem.num_nodes, np.int64)
+        degree, replicas, i = list[int](), list[int](), 0
+        while self.labels[label, 2] >= 0:
+            _, behind, j, following, c, d = self.labels[label].tolist()
+            count = gather(i, j, c, table.crossings.bits, self.variants, rows)
+            inside = rows.node[:count]
+            stage[inside] = len(degree)
+            moved = self._moved(stage, len(degree), inside)
+            y = in_flight(behind, d, limits)
+            choose_rows(count, moved, d, float(y), limit, limits.memory, rows)
+            row[inside] = rows.row[rows.choice[:count]]
+            degree.append(c)
+            replicas.append(d)
+            i, label = j, following
+        return GroupedStages(stage, np.array(degree), np.array(replicas), row)
+
+    def _moved(self, stage: IntArray, at: int, inside: IntArray) -> float:
+        """Return the seconds of the tensors that enter or leave a stage, of which later nodes are still in stage 0."""
+        structure = self.problem.structure
+        member = np.zeros(self.problem.num_nodes, np.bool_)
+        member[inside] = True
+        tensor_of = np.repeat(np.arange(structure.num_tensors), np.diff(structure.tensor_indptr))
+        made, read = member[structure.tensor_src][tensor_of], member[structure.tensor_dst]
+        crossing = [np.unique(tensor_of[made & ~read]), np.unique(tensor_of[~made & read])]
+        return float(sum(self.problem.transfer_s[tensors].sum() for tensors in crossing))
+
+
+def solve_groups(
+    problem: GroupProblem,
+    ideals: Ideals,
+    *,
+    lower: float,
+    upper: float,
+    budget: Budget,
+    on_solution: Callable[[GroupedStages], None] | None = None,
+    on_bound: Callable[[float], None] | None = None,
+) -> StageResult[GroupedStages]:
+    """Return the plan of the least bottleneck over some ideals.
+
+    Parameters
+    ----------
+    problem, ideals
+        The problem, and the ideals between which stages lie.
+    lower, upper
+        A bound, and the value of a plan at hand: only better ones are looked for.
+    budget
+        When to stop.
+    on_solution, on_bound
+        Who hears of every plan and bound.
+
+    Returns
+    -------
+    StageResult
+        ``optimal`` within `CLOSE`; ``infeasible``: nothing is better than `upper`; ``feasible`` or ``no_solution``: the
+        budget ended, or a choice of variants was too hard. Bounds are of the ideals given.
+    """
+    search = GroupSearch(problem, ideals)
+    best: GroupedStages | None = None
+    value, bound, steps = upper, lower, 0
+    excess = _FIRST_EXCESS * lower if lower > 0 else 0.0
+    most = _most_seconds(problem)
+    complete = True
+    while value > bound * (1.0 + CLOSE):
+        ceiling = value * (1.0 - 1e-9)
+        if value < np.inf:
+            limit = min(ceiling, max(0.5 * (bound + value), bound * (1.0 + CLOSE)))
+        else:
+            limit = most if excess <= 0.0 or bound + excess >= most else bound + excess
+        found = search.run(limit, budget)
+        steps += found.steps
+        if found.ended:
+            complete = False
+            break
+        if found.plan is not None:
+            best = found.plan
+            value = min(group_value(problem, best)[0], limit)
+            if on_solution is not None:
+                on_solution(best)
+            continue
+        if not found.exact:
+            complete = False
+            break
+        if limit >= min(most, ceiling):
+            bound = value if value < np.inf else limit
+            break
+        bound = limit
+        excess *= _GROWTH
+        if on_bound is not None:
+            on_bound(bound)
+    if best is None:
+        return StageResult(None, None, (min(bound, value),), "infeasible" if complete else "no_solution", steps)
+    return StageResult(
+        best, group_value(problem, best), (min(bound, value),), "optimal" if complete else "feasible", steps
+    )
+
+
+def _most_seconds(problem: GroupProblem) -> float:
+    """Return seconds that no stage exceeds."""
+    largest = np.zeros(len(problem.row_indptr) - 1)
+    count = np.diff(problem.row_indptr)
+    sync = np.add.reduceat(np.append(problem.sync_s, 0.0), problem.sync_indptr[:-1]) * (
+        np.diff(problem.sync_indptr) > 0
+    )
+    busy = problem.time_s + problem.gradient_s + sync
+    largest[count > 0] = np.maximum.reduceat(busy, problem.row_indptr[:-1][count > 0])
+    whole = largest.reshape(len(problem.degrees), -1).max(axis=0).sum() + 2.0 * problem.transfer_s.sum()
+    return float(whole) * (1.0 + 1e-9) + np.finfo(np.float64).tiny
+
+
+def missing_bytes(problem: GroupProblem, ideals: Ideals, budget: Budget) -> float | None:
+    """Return by how many bytes each device's memory is too small for any plan; None where that is not known.
+
+    Parameters
+    ----------
+    problem, ideals
+        A problem that has no plan, and all its ideals.
+    budget
+        When to stop.
+    """
+    search, most = GroupSearch(problem, ideals), _most_seconds(problem)
+    low, high = problem.memory_bytes, 2.0 * problem.memory_bytes
+    while True:
+        found = search.run(most, budget, high)
+        if found.ended or not np.isfinite(high):
+            return None
+        if found.plan is not None:
+            break
+        low, high = high, 2.0 * high
+    for _ in range(_FULL_STEPS):
+        middle = 0.5 * (low + high)
+        found = search.run(most, budget, middle)
+        if found.ended:
+            return None
+        low, high = (low, middle) if found.plan is not None else (middle, high)
+    return high - problem.memory_bytes
+
+
+def restricted(problem: GroupProblem, degree: int, replicas: int) -> GroupProblem:
+    """Return the problem in which every stage has one degree (by index) and one number of replicas.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    degree
+        The degree index.
+    replicas
+        The number.
+    """
+    n = problem.num_nodes
+    return replace(
+        problem,
+        degrees=problem.degrees[degree : degree + 1],
+        row_indptr=problem.row_indptr[degree * n : (degree + 1) * n + 1],
+        replicas=np.array([replicas], np.int64),
+    )

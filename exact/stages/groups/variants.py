@@ -1,0 +1,195 @@
+"""The choice of variants of a stage's ops: the least seconds under a memory, an exact knapsack.
+
+Nodes are taken one after the other, and of all choices so far those are kept that no other is as fast as in as few
+bytes. Equal layers need no listing so: however many there are, choices that differ by which of them is recomputed are
+as large, and the fastest is kept. A multiplier of the memory, from the Lagrangian dual, drops choices that cannot end
+within both limits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlinit.arrays import FloatArray, IntArray
+from rlinit.kernels.compiled import njit
+
+MOST_CHOICES = 20_000
+"""Choices that are kept at most after each node; with more, the answer is unknown."""
+
+_ROOM = 1e-12
+"""Relative room for rounding of sums of seconds."""
+
+_HALVINGS = 40
+"""Of the interval of the multiplier."""
+
+
+@njit(cache=True, nogil=True)
+def extreme_choice(
+    first: IntArray, cost: FloatArray, size: FloatArray, by_cost: bool, choice: IntArray
+) -> tuple[float, float]:
+    """Write for each of k nodes its fastest row, or its smallest, ties by the other; return their sums.
+
+    Parameters
+    ----------
+    first
+        (k + 1,) where each node's rows begin.
+    cost, size
+        Seconds and bytes of each row.
+    by_cost
+        Whether the fastest rows are asked for.
+    choice
+        (k,) where the rows are written.
+    """
+    total_cost, total_size = 0.0, 0.0
+    for x in range(len(first) - 1):
+        best = first[x]
+        for r in range(first[x] + 1, first[x + 1]):
+            a, b = (cost[r], size[r]) if by_cost else (size[r], cost[r])
+            c, d = (cost[best], size[best]) if by_cost else (size[best], cost[best])
+            if a < c or (a == c and b < d):
+                best = r
+        choice[x] = best
+        total_cost += cost[best]
+        total_size += size[best]
+    return total_cost, total_size
+
+
+@njit(cache=True, nogil=True)
+def _relaxed(
+    first: IntArray, cost: FloatArray, size: FloatArray, price: float, choice: IntArray
+) -> tuple[float, float]:
+    """Write each node's row of least seconds with bytes at a price; return the sums of seconds and bytes."""
+    total_cost, total_size = 0.0, 0.0
+    for x in range(len(first) - 1):
+        best = first[x]
+        for r in range(first[x] + 1, first[x + 1]):
+            if cost[r] + price * size[r] < cost[best] + price * size[best]:
+                best = r
+        choice[x] = best
+        total_cost += cost[best]
+        total_size += size[best]
+    return total_cost, total_size
+
+
+@njit(cache=True, nogil=True)
+def choose(
+    first: IntArray, cost: FloatArray, size: FloatArray, most_cost: float, most_size: float, choice: IntArray
+) -> int:
+    """Write a row for each of k nodes, of at most so many seconds and bytes; return 1, 0 if there is none, -1 unknown.
+
+    Parameters
+    ----------
+    first
+        (k + 1,) where each node's rows begin.
+    cost, size
+        Seconds and bytes of each row.
+    most_cost, most_size
+        The limits of their sums.
+    choice
+        (k,) where the rows are written; what it holds where the answer is not 1 means nothing.
+    """
+    most_cost *= 1.0 + _ROOM
+    seconds, held = extreme_choice(first, cost, size, True, choice)
+    if seconds > most_cost:
+        return 0
+    if held <= most_size:
+        return 1
+    fast_seconds, fast_held = seconds, held
+    seconds, held = extreme_choice(first, cost, size, False, choice)
+    if held > most_size:
+        return 0
+    if seconds <= most_cost:
+        return 1
+    # The price of a byte at which what is relaxed just fits; its dual value is a bound on the seconds.
+    high = (seconds - fast_seconds) / (fast_held - held)
+    while True:
+        seconds, held = _relaxed(first, cost, size, high, choice)
+        if held <= most_size:
+            break
+        high *= 2.0
+    low = 0.0
+    price, bound = high, seconds + high * (held - most_size)
+    for _ in range(_HALVINGS):
+        if seconds <= most_cost and held <= most_size:
+            return 1
+        middle = 0.5 * (low + high)
+        seconds, held = _relaxed(first, cost, size, middle, choice)
+        value = seconds + middle * (held - most_size)
+        if value > bound:
+            price, bound = middle, value
+        if bound > most_cost:
+            return 0
+        if held <= most_size:
+            high = middle
+        else:
+            low = middle
+    return _listed(first, cost, size, most_cost, most_size, price, choice)
+
+
+@njit(cache=True, nogil=True)
+def _listed(
+    first: IntArray,
+    cost: FloatArray,
+    size: FloatArray,
+    most_cost: float,
+    most_size: float,
+    price: float,
+    choice: IntArray,
+) -> int:
+    """Choose by listing the sums that are worth keeping after each node; see `choose`."""
+    k = len(first) - 1
+    rest_cost, rest_size, rest_both = np.zeros(k + 1), np.zeros(k + 1), np.zeros(k + 1)
+    for x in range(k - 1, -1, -1):
+        a, b, c = np.inf, np.inf, np.inf
+        for r in range(first[x], first[x + 1]):
+            a = min(a, cost[r])
+            b = min(b, size[r])
+            c = min(c, cost[r] + price * size[r])
+        rest_cost[x], rest_size[x], rest_both[x] = rest_cost[x + 1] + a, rest_size[x + 1] + b, rest_both[x + 1] + c
+    most_both = (most_cost + price * most_size) * (1.0 + _ROOM)
+    # Kept sums of all nodes, one after the other: seconds, bytes, the sum that it came from, the row.
+    sums = np.zeros((64, 2))
+    back = np.zeros((64, 2), np.int64)
+    begin, end = 0, 1
+    for x in range(k):
+        options = first[x + 1] - first[x]
+        new = np.empty(((end - begin) * options, 2))
+        source = np.empty(((end - begin) * options, 2), np.int64)
+        count = 0
+        for at in range(begin, end):
+            for r in range(first[x], first[x + 1]):
+                a, b = sums[at, 0] + cost[r], sums[at, 1] + size[r]
+                if (
+                    a + rest_cost[x + 1] <= most_cost
+                    and b + rest_size[x + 1] <= most_size
+                    and a + price * b + rest_both[x + 1] <= most_both
+                ):
+                    new[count, 0], new[count, 1] = a, b
+                    source[count, 0], source[count, 1] = at, r
+                    count += 1
+        if count == 0:
+            return 0
+        order = np.argsort(new[:count, 1], kind="mergesort")
+        while end + count > len(sums):
+            sums = np.concatenate((sums, np.zeros_like(sums)))
+            back = np.concatenate((back, np.zeros_like(back)))
+        begin, fastest = end, np.inf
+        q = 0
+        while q < count:
+            best = order[q]
+            while q < count and new[order[q], 1] == new[best, 1]:
+                if new[order[q], 0] < new[best, 0]:
+                    best = order[q]
+                q += 1
+            if new[best, 0] < fastest:
+                fastest = new[best, 0]
+                sums[end, 0], sums[end, 1] = new[best, 0], new[best, 1]
+                back[end, 0], back[end, 1] = source[best, 0], source[best, 1]
+                end += 1
+        if end - begin > MOST_CHOICES:
+            return -1
+    at = end - 1  # the fastest of those that fit
+    for x in range(k - 1, -1, -1):
+        choice[x] = back[at, 1]
+        at = back[at, 0]
+    return 1

@@ -1,0 +1,158 @@
+"""The independent checker of stages of several devices: plain Python over menus and the definitions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from rlinit.checker.stages import size_of
+from rlinit.checker.tolerances import OVERFULL, ROUNDING
+from rlinit.errors import InvalidPlan
+from rlinit.graph import Graph
+from rlinit.hardware import Hardware
+from rlinit.menu import Menu, Variant
+from rlinit.plan import GroupRules, Plan, StageUse
+
+
+def check_groups(plan: Plan, graph: Graph, hardware: Hardware) -> tuple[float, ...]:
+    """Check every rule of stages of several devices on a plan; return its value.
+
+    Parameters
+    ----------
+    plan
+        A 'pipeline' plan with `groups`.
+    graph, hardware
+        What it is for, whose fingerprints were compared.
+
+    Raises
+    ------
+    InvalidPlan
+        An op missing, on a stage that does not exist or in a way that its menu does not have; an edge that runs
+        backwards; a device that is unknown, in two stages, or in a group with one of another node; replicas that do
+        not divide the micro-batches; a memory overfull; a figure that is not true.
+    """
+    rules, menu = plan.groups, graph.menu
+    if rules is None or menu is None:
+        raise InvalidPlan("the plan has stages of several devices, but the graph has no menu")
+    if plan.training is not None or plan.chunks > 1 or not plan.contiguous or plan.stage_orders:
+        raise InvalidPlan("stages of several devices are contiguous, without chunks, orders and training fields")
+    stage = {op: int(at) for op, at in (plan.assignment or {}).items()}
+    if set(stage) != set(graph.names) or not set(stage.values()) <= set(range(len(plan.stages))):
+        raise InvalidPlan("the plan does not put exactly the ops of the graph on its stages")
+    for u, v in graph.edges.tolist():
+        if stage[graph.names[u]] > stage[graph.names[v]]:
+            raise InvalidPlan(f"the edge from {graph.names[u]!r} to {graph.names[v]!r} runs backwards")
+    _check_devices(plan, rules, hardware)
+    rate = min(min(hardware.io_bandwidth(i)) for i in range(hardware.num_devices))
+    rates = rate, _group_rate(hardware, rate), float(hardware.latency_s.max(initial=0.0))
+    for j, claimed in enumerate(plan.stages):
+        true = _use(j, plan, graph, rates, menu, stage)
+        for what in ("num_ops", "work_s", "in_s", "out_s", "overflow_s", "param_bytes", "off_cache_bytes",
+        "out_bytes") + (
+            "activation_bytes", "sync_s", "gradient_s", "in_flight", "held_bytes",
+        ):  # fmt: skip
+            said, is_so = getattr(claimed, what), getattr(true, what)
+            if abs(said - is_so) > ROUNDING * max(said, is_so):
+                raise InvalidPlan(f"stage {j}: {what} is given as {said} but is {is_so}")
+        memory = hardware.devices[0].memory_bytes
+        if true.held_bytes > memory * (1.0 + OVERFULL):
+            raise InvalidPlan(
+                f"each device of stage {j} holds {true.held_bytes:,.0f} bytes; its memory has {memory:,.0f}"
+            )
+    return (max(use.time_s for use in plan.stages),)
+
+
+def _check_devices(plan: Plan, rules: GroupRules, hardware: Hardware) -> None:
+    node_of = {device.name: device.node for device in hardware.devices}
+    used: set[str] = set()
+    for j, use in enumerate(plan.stages):
+        t, d = use.tensor_parallel, use.replicas
+        if t < 1 or d < 1 or len(use.devices) != t * d or use.device not in use.devices:
+            raise InvalidPlan(f"stage {j} has {len(use.devices)} devices for {d} replicas of {t}")
+        for name in use.devices:
+            if name not in node_of or name in used:
+                raise InvalidPlan(f"stage {j} has device {name!r}, which is unknown or taken")
+            used.add(name)
+        groups = (use.devices[at : at + t] for at in range(0, t * d, t))
+        if any(len({node_of[name] for name in group}) > 1 for group in groups):
+            raise InvalidPlan(f"a tensor group of stage {j} has devices of two nodes")
+        if rules.microbatches % d:
+            raise InvalidPlan(f"stage {j} has {d} replicas, which do not divide {rules.microbatches} micro-batches")
+        for what, asked, has in (("replicas", rules.replicas, d), ("tensor_parallel", rules.tensor_parallel, t)):
+            if asked and asked != has:
+                raise InvalidPlan(f"stage {j}: {what} is {has}; {asked} was asked for")
+    if sum(use.replicas for use in plan.stages) > rules.microbatches:
+        raise InvalidPlan("the stages have more replicas than there are micro-batches")
+    if rules.uniform and len({(use.replicas, use.tensor_parallel) for use in plan.stages}) > 1:
+        raise InvalidPlan("the stages differ in replicas or degree, but uniform ones were asked for")
+    if len({(d.kind, d.memory_bytes, d.slowdown) for d in hardware.devices}) > 1:
+        raise InvalidPlan("stages of several devices need devices that are alike")
+
+
+def _use(
+    j: int, plan: Plan, graph: Graph, rates: tuple[float, float, float], menu: Menu, stage: Mapping[str, int]
+) -> StageUse:
+    """Return what stage j does, from the definitions alone; see `rlinit.stages.groups.problem`.
+
+    Rates are bytes a second between stages and inside a group, and seconds of latency between stages.
+    """
+    rules, said = plan.groups, plan.stages[j]
+    assert rules is not None
+    inside = [op for op in graph.names if stage[op] == j]
+    if not inside or set(said.variants) != set(inside):
+        raise InvalidPlan(f"stage {j} does not give a variant for exactly its ops")
+    chosen = {op: _variant(menu, op, said.tensor_parallel, said.variants[op]) for op in inside}
+    d, passes = said.replicas, 2.0 if rules.training else 1.0
+    rate, group_rate, delay = rates
+    sizes = [size_of(value) for value in (*graph.out_bytes.tolist(), *graph.further.size_bytes.tolist())]
+    enter, leave, syncs = set[int](), set[int](), list[float]()
+    for (u, v), tensor in zip(graph.edges.tolist(), _edge_tensors(graph), strict=True):
+        a, b = graph.names[u], graph.names[v]
+        if (stage[a] == j) == (stage[b] == j):
+            continue
+        (leave if stage[a] == j else enter).add(tensor)
+    for a, b in {(graph.names[u], graph.names[v]) for u, v in graph.edges.tolist()}:
+        if stage[a] == j != stage[b]:
+            syncs.append(chosen[a].sync_bytes.get(b, 0.0))
+        elif stage[b] == j != stage[a]:
+            syncs.append(chosen[b].sync_bytes.get(a, 0.0))
+    behind = sum(use.replicas for use in plan.stages[j:])
+    flying = {"": 1, "1f1b": -(-behind // d), "gpipe": rules.microbatches // d}[rules.training]
+    params = math.fsum(one.param_bytes for one in chosen.values())
+    gradient = 4.0 * (d - 1) * params / (d * rules.microbatches * rate) if rules.training else 0.0
+    return StageUse(
+        device=said.device,
+        num_ops=len(inside),
+        work_s=math.fsum(one.time_s for one in chosen.values()) / d,
+        in_s=passes * math.fsum(sizes[t] / rate + delay for t in enter) / d,
+        out_s=passes * math.fsum(sizes[t] / rate + delay for t in leave) / d,
+        overflow_s=0.0,
+        param_bytes=params,
+        off_cache_bytes=0.0,
+        out_bytes=math.fsum(sizes[t] for t in leave),
+        sync_s=passes * math.fsum(syncs) / group_rate / d,
+        gradient_s=gradient,
+        in_flight=flying,
+        held_bytes=math.fsum(one.held_bytes * flying + one.fixed_bytes for one in chosen.values()),
+    )
+
+
+def _edge_tensors(graph: Graph) -> list[int]:
+    tensors: list[int] = (graph.edge_tensor if len(graph.edge_tensor) else graph.edges[:, 0]).tolist()
+    return tensors
+
+
+def _variant(menu: Menu, op: str, degree: int, name: str) -> Variant:
+    for one in menu.ops.get(op, {}).get(degree, ()):
+        if one.name == name:
+            return one
+    raise InvalidPlan(f"op {op!r} has no variant {name!r} at degree {degree}")
+
+
+def _group_rate(hardware: Hardware, rate: float) -> float:
+    """Return the bytes a second of the slowest link inside a node, of any link where there is one node."""
+    nodes = [device.node for device in hardware.devices]
+    if len(set(nodes)) < 2:
+        return rate
+    alike = [(i, j) for i, a in enumerate(nodes) for j, b in enumerate(nodes) if i != j and a == b]
+    return min((float(hardware.bandwidth[i, j]) for i, j in alike), default=rate)

@@ -1,0 +1,255 @@
+"""Solving pipelines whose stages may have several devices: replicas, tensor groups and variants of ops.
+
+The dynamic program over ideals is exact; where there are too many ideals, stages are runs of the natural order, and the
+bound is that of all devices at work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rlinit.budget import Budget
+from rlinit.comparison.baselines import Baseline
+from rlinit.errors import RlinitError
+from rlinit.exact.stages.groups.search import (
+    area_bound,
+    ideals_of,
+    missing_bytes,
+    prefixes_of,
+    restricted,
+    solve_groups,
+)
+from rlinit.exact.stages.ideals.enumeration import Ideals
+from rlinit.plan import GroupRules
+from rlinit.solving.common.incumbent import Incumbent
+from rlinit.solving.common.options import SolveOptions
+from rlinit.solving.phases import Form, Kind, Phase, Strategy
+from rlinit.solving.plans import Request
+from rlinit.stages.groups.lowering import lower_groups
+from rlinit.stages.groups.plan_fields import group_parts
+from rlinit.stages.groups.problem import GroupedStages, GroupProblem, group_value
+from rlinit.units import format_bytes
+
+_FEW_IDEALS = 5_000
+"""Ideals of a problem whose runs are no longer worth looking at first."""
+
+
+@dataclass(slots=True)
+class GroupsSearch:
+    """What the phases share.
+
+    Parameters
+    ----------
+    incumbent
+        The best plan and bound so far.
+    options
+        What was asked for.
+    start, origin
+        No plan is refined.
+    """
+
+    incumbent: Incumbent[GroupProblem, GroupedStages]
+    options: SolveOptions
+    start: None = None
+    origin: str = "none"
+
+
+def _cases(search: GroupsSearch) -> Iterator[tuple[int, GroupProblem]]:
+    """Yield the problem, or with `uniform` that of each degree and number of replicas, and the first degree's index."""
+    problem = search.incumbent.problem
+    if not search.options.uniform:
+        yield 0, problem
+        return
+    for degree in range(len(problem.degrees)):
+        for d in problem.replicas.tolist():
+            yield degree, restricted(problem, degree, d)
+
+
+def _solve(search: GroupsSearch, ideals: Ideals, name: str, *, all_ideals: bool) -> None:
+    """Close the gap over some ideals; bounds count where they are all there are."""
+    incumbent, bounds, complete = search.incumbent, list[float](), True
+    known = incumbent.bounds[0] if incumbent.bounds else 0.0
+    alone = not search.options.uniform
+    for degree, problem in _cases(search):
+        upper = incumbent.values[0] if incumbent.values else np.inf
+        lower = max(known, area_bound(problem)) if all_ideals else area_bound(problem)
+        if lower >= upper:
+            bounds.append(lower)
+            continue
+
+        def offer(found: GroupedStages, degree: int = degree) -> None:
+            incumbent.offer(replace(found, degree=found.degree + degree), name)
+
+        def prove(bound: float) -> None:
+            if all_ideals and alone:
+                incumbent.raise_bound((bound,), name)
+
+        try:
+            result = solve_groups(
+                problem, ideals, lower=lower, upper=upper, budget=incumbent.budget, on_solution=offer, on_bound=prove
+            )
+        except ValueError:  # no op has a variant at this degree
+            continue
+        complete = complete and result.status in ("optimal", "infeasible")
+        bounds.append(result.bound[0])
+    if not all_ideals or not bounds:
+        return
+    if complete and incumbent.values is None:
+        incumbent.prove_infeasible(_why(search, ideals), name)
+    else:
+        incumbent.raise_bound((min(bounds),), name)
+
+
+def _why(search: GroupsSearch, ideals: Ideals) -> str:
+    problem, options = search.incumbent.problem, search.options
+    what = f"no plan of at most {problem.num_devices} devices fits"
+    missing = None if options.uniform else missing_bytes(problem, ideals, Budget(5.0))
+    memory = f"each device's {format_bytes(problem.memory_bytes)} of memory"
+    return f"{what} {memory}" + (f"; {format_bytes(missing)} more would do" if missing is not None else "")
+
+
+def _runs(search: GroupsSearch) -> None:
+    with search.incumbent.in_phase("runs of the natural order"):
+        search.incumbent.raise_bound((area_bound(search.incumbent.problem),), "area")
+        _solve(search, prefixes_of(search.incumbent.problem), "runs of the natural order", all_ideals=False)
+
+
+def _all(search: GroupsSearch) -> None:
+    incumbent = search.incumbent
+    if incumbent.finished:
+        return
+    with incumbent.in_phase("ideals"):
+        ideals = ideals_of(incumbent.problem, incumbent.budget)
+        if ideals is None:
+            incumbent.note = (
+                "there are too many sets of ops for the exact method; the bound is that of all devices at work"
+            )
+        else:
+            _solve(search, ideals, "ideals", all_ideals=True)
+
+
+_STRATEGY: Strategy[GroupsSearch] = (
+    Phase(
+        "runs of the natural order", _runs, 0.3, because="milliseconds; leaves the ideals a plan to beat and a bound"
+    ),
+    Phase(
+        "ideals", _all, because="exact: BERT of 32 layers on 512 devices is proven in 0.1 s (benchmarks.papers.piper)"
+    ),
+)
+
+
+def group_baselines(search: GroupsSearch) -> list[Baseline[GroupedStages]]:
+    """Return what pure data parallelism, a pure pipeline, tensor groups alone and Megatron's rule give.
+
+    Parameters
+    ----------
+    search
+        The search.
+
+    Notes
+    -----
+    Stages of the rules are runs of the natural order, cut as well as they can be.
+    """
+    problem, rows = search.incumbent.problem, []
+    last = len(problem.degrees) - 1
+    divisors = problem.replicas.tolist()
+    whole = [d for d in divisors if d * int(problem.degrees[0]) <= problem.num_devices]
+    rules = {
+        "data parallel": [(0, d) for d in whole[-1:]],
+        "pipeline": [(0, 1)],
+        "tensor groups": [(last, 1)],
+        "Megatron's rule": [(last, d) for d in divisors],
+    }
+    runs = prefixes_of(problem)
+    for name, cases in rules.items():
+        best: GroupedStages | None = None
+        value = np.inf
+        for degree, d in cases:
+            case = restricted(problem, degree, d)
+            if d not in divisors or (np.diff(case.row_indptr) == 0).any() or search.incumbent.budget.expired:
+                continue
+            if name == "data parallel":
+                case = replace(case, num_devices=d * int(case.degrees[0]))
+            least = area_bound(case)
+            if least >= value:
+                continue
+            found = solve_groups(case, runs, lower=least, upper=value, budget=search.incumbent.budget)
+            if found.assignment is not None:
+                best = replace(found.assignment, degree=found.assignment.degree + degree)
+                value = group_value(problem, best)[0]
+        note = f"tensor degree {problem.degrees[cases[0][0]]}" if cases and name != "pipeline" else ""
+        rows.append(
+            Baseline(name, best, value, note) if best is not None else Baseline(name, None, None, "it does not fit")
+        )
+    return rows
+
+
+def rules_of(request: Request) -> GroupRules:
+    """Return what stages may be: as was asked for, else as the graph's ops note (`training`, `microbatches`).
+
+    Parameters
+    ----------
+    request
+        What is asked for.
+
+    Raises
+    ------
+    RlinitError
+        Training without micro-batches.
+    """
+    options, graph = request.options, request.graph
+    noted = graph.extras.get(0, {}).get("note")
+    noted = noted if isinstance(noted, dict) else {}
+    training = options.training or (str(noted.get("training", "")) if options.training is None else "")
+    count = options.microbatches or noted.get("microbatches") or (None if training else request.hardware.num_devices)
+    if count is None:
+        raise RlinitError("microbatches is None; expected the number of parts of a batch, such as 64 (--microbatches)")
+    plain = options.training is None and training
+    return GroupRules(
+        training,
+        int(count),
+        0 if options.replicas == "auto" else int(options.replicas),
+        0 if options.tensor_parallel == "auto" else int(options.tensor_parallel),
+        options.uniform,
+        "auto" if plain and options.recompute == "none" else options.recompute,
+    )
+
+
+def group_form(request: Request) -> Form[GroupsSearch]:
+    """Return pipelines of stages of several devices, as the driver takes them.
+
+    Parameters
+    ----------
+    request
+        What is asked for.
+
+    Raises
+    ------
+    RlinitError
+        A plan to refine, or a checkpoint, which these pipelines do not take.
+    """
+    graph, hardware, options = request.graph, request.hardware, request.options
+    if request.plan is not None or options.checkpoint is not None or options.refine is not None:
+        raise RlinitError(
+            "stages of several devices are planned from nothing (without --agent, --checkpoint, --refine)"
+        )
+    rules = rules_of(request)
+    lowered = lower_groups(graph, hardware, rules)
+    incumbent = Incumbent(lowered.problem, group_value, request.budget, options.gap, request.progress)
+    return Form(
+        GroupsSearch(incumbent, options),
+        "",
+        lambda search: _STRATEGY if search.options.method == "auto" else _STRATEGY[1:],
+        lambda known: group_parts(known.assignment, lowered, rules, graph, hardware),
+        group_baselines,
+    )
+
+
+def _bounding() -> dict[str, Strategy[GroupsSearch]]:
+    return {"auto": _STRATEGY, "ideals": _STRATEGY[1:]}
+
+
+GROUPS = Kind(group_form, ("auto", "ideals"), (), "stages", _bounding)

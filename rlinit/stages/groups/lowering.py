@@ -1,0 +1,202 @@
+"""From a graph with a menu and a cluster of equal devices to the arrays of stages of several devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rlinit.arrays import FloatArray, IntArray
+from rlinit.errors import InvalidGraph, InvalidHardware, RlinitError
+from rlinit.graph import Graph
+from rlinit.hardware import Hardware
+from rlinit.menu import Menu, Variant
+from rlinit.plan import GroupRules
+from rlinit.stages.groups.problem import GroupProblem
+from rlinit.stages.lowering import lower_stages
+from rlinit.stages.problem import StageProblem
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoweredGroups:
+    """A problem, and of each of its r variants the name and the parameter bytes (r,)."""
+
+    problem: GroupProblem
+    variants: tuple[str, ...]
+    param_bytes: FloatArray
+
+
+def is_recomputed(variant: str) -> bool:
+    """Return whether a variant of this name computes its activations twice."""
+    return "recomp" in variant.lower()
+
+
+def lower_groups(graph: Graph, hardware: Hardware, rules: GroupRules) -> LoweredGroups:
+    """Build the array form of stages of several devices.
+
+    Parameters
+    ----------
+    graph
+        A graph whose ops have a menu.
+    hardware
+        Devices that are alike. Where they sit in several nodes, tensor groups stay inside one, and gather at its
+        bandwidth; replicas and stages talk at the slowest link of a device.
+    rules
+        What is asked for.
+
+    Raises
+    ------
+    InvalidGraph
+        An op without a menu or without a variant at a degree asked for, a neighbour that is none, colocated ops.
+    InvalidHardware
+        Devices that differ, or without a path between them.
+    RlinitError
+        Replicas that do not divide the micro-batches, or a degree that no node has room for.
+    """
+    menu = graph.menu
+    missing = [name for name in graph.names if menu is None or name not in menu.ops]
+    if missing or menu is None:
+        raise InvalidGraph(f"op {missing[0]!r} has no menu, but stages of several devices need one for every op")
+    if graph.groups or graph.forbidden:
+        raise InvalidGraph("stages of several devices take neither colocated ops nor ops forbidden on some devices")
+    _check_alike(hardware)
+    degrees = _degrees(menu, hardware, rules.tensor_parallel)
+    one = Hardware.mesh([replace(hardware.devices[0], name="stage", memory_bytes=np.inf)], np.inf)
+    free = np.zeros(graph.num_ops)
+    structure = lower_stages(graph, one, "pipeline", op_work=[free]).problem
+    passes = 2.0 if rules.training else 1.0
+    rate, delay, group_rate = _rates(hardware)
+    columns, names = _rows(graph, structure, menu, degrees, rules, passes / group_rate)
+    gradient = 4.0 * columns["param_bytes"] / (rules.microbatches * rate) if rules.training else 0.0 * columns["time_s"]
+    problem = GroupProblem(
+        structure=structure,
+        degrees=degrees,
+        row_indptr=columns["row_indptr"].astype(np.int64),
+        time_s=columns["time_s"],
+        gradient_s=gradient,
+        held_bytes=columns["held_bytes"],
+        fixed_bytes=columns["fixed_bytes"],
+        sync_indptr=columns["sync_indptr"].astype(np.int64),
+        sync_s=columns["sync_s"],
+        transfer_s=passes * (structure.tensor_bytes / rate + delay),
+        replicas=_replica_counts(rules, hardware.num_devices),
+        num_devices=hardware.num_devices,
+        microbatches=rules.microbatches,
+        memory_bytes=hardware.devices[0].memory_bytes,
+        in_flight={"": "one", "gpipe": "batch"}.get(rules.training, "behind"),
+    )
+    return LoweredGroups(problem, names, columns["param_bytes"])
+
+
+def _check_alike(hardware: Hardware) -> None:
+    first = hardware.devices[0]
+    for device in hardware.devices[1:]:
+        if replace(device, name=first.name, node=first.node) != first:
+            raise InvalidHardware(
+                f"devices {first.name!r} and {device.name!r} differ; replicas and tensor groups need equal ones"
+            )
+
+
+def node_sizes(hardware: Hardware) -> list[int]:
+    """Return how many devices each node has, in the order of the hardware; one node where devices name none."""
+    sizes: dict[str, int] = {}
+    for device in hardware.devices:
+        sizes[device.node] = sizes.get(device.node, 0) + 1
+    return list(sizes.values())
+
+
+def _degrees(menu: Menu, hardware: Hardware, asked: int) -> IntArray:
+    """Return the degrees that fit a node, or the one that was asked for."""
+    known, room = menu.degrees, min(node_sizes(hardware))
+    if not asked:
+        fits = _chain([t for t in known if room % t == 0])
+        if not fits:
+            raise RlinitError(f"no degree of the menu ({', '.join(map(str, known))}) divides a node of {room} devices")
+        return np.array(fits, np.int64)
+    if asked not in known:
+        raise InvalidGraph(
+            f"tensor_parallel is {asked}, a degree that no op has; the menu has {', '.join(map(str, known))}"
+        )
+    if room % asked:
+        raise RlinitError(
+            f"tensor_parallel is {asked}, which does not divide a node of {room} devices (--tensor-parallel)"
+        )
+    return np.array([asked], np.int64)
+
+
+def _chain(degrees: list[int]) -> list[int]:
+    """Return degrees each of which divides the next, so that groups of all of them fill nodes without a gap."""
+    chain: list[int] = []
+    for t in degrees:
+        if not chain or t % chain[-1] == 0:
+            chain.append(t)
+    return chain
+
+
+def _replica_counts(rules: GroupRules, num_devices: int) -> IntArray:
+    most, asked, whole = min(rules.microbatches, num_devices), rules.replicas, rules.microbatches
+    if not asked:
+        return np.array([d for d in range(1, most + 1) if whole % d == 0], np.int64)
+    if whole % asked or asked > most:
+        raise RlinitError(
+            f"replicas is {asked}; expected a divisor of the {whole} micro-batches, at most {most} (--replicas)"
+        )
+    return np.array([asked], np.int64)
+
+
+def _rates(hardware: Hardware) -> tuple[float, float, float]:
+    """Return bytes a second and seconds of latency between stages, and bytes a second inside a tensor group."""
+    rates = [hardware.io_bandwidth(i) for i in range(hardware.num_devices)]
+    slowest = min(map(min, rates))
+    if slowest <= 0.0:
+        raise InvalidHardware(f"no path links every pair of devices of {hardware.name!r}")
+    nodes = np.array([device.node for device in hardware.devices])
+    same = (nodes[:, None] == nodes[None, :]) & ~np.eye(len(nodes), dtype=np.bool_)
+    inside = float(hardware.bandwidth[same].min()) if same.any() and len(set(nodes)) > 1 else slowest
+    delay = float(hardware.latency_s.max(initial=0.0))
+    return slowest, delay, inside
+
+
+def _rows(
+    graph: Graph, structure: StageProblem, menu: Menu, degrees: IntArray, rules: GroupRules, sync_s_per_byte: float
+) -> tuple[Mapping[str, FloatArray], tuple[str, ...]]:
+    """Return the columns of all variants that count, by degree and op, and their names."""
+    rows: list[Variant] = []
+    row_indptr, sync_indptr, syncs = [0], [0], list[float]()
+    neighbours = [
+        [
+            *structure.pred[structure.pred_indptr[v] : structure.pred_indptr[v + 1]].tolist(),
+            *structure.succ[structure.succ_indptr[v] : structure.succ_indptr[v + 1]].tolist(),
+        ]
+        for v in range(graph.num_ops)
+    ]
+    for degree in degrees.tolist():
+        for v, name in enumerate(graph.names):
+            around = [graph.names[u] for u in neighbours[v]]
+            for variant in _chosen(menu.ops[name].get(degree, ()), rules.recompute):
+                strange = sorted(set(variant.sync_bytes) - set(around))
+                if strange:
+                    raise InvalidGraph(
+                        f"op {name!r}: variant {variant.name!r} syncs with {strange[0]!r}, which is no neighbour of it"
+                    )
+                rows.append(variant)
+                syncs += [sync_s_per_byte * variant.sync_bytes.get(other, 0.0) for other in around]
+                sync_indptr.append(len(syncs))
+            row_indptr.append(len(rows))
+    columns = {
+        what: np.array([getattr(row, what) for row in rows])
+        for what in ("time_s", "param_bytes", "held_bytes", "fixed_bytes")
+    }
+    whole = {"row_indptr": np.array(row_indptr), "sync_indptr": np.array(sync_indptr)}
+    lacking = np.flatnonzero(np.diff(whole["row_indptr"]).reshape(len(degrees), -1).sum(axis=0) == 0)
+    if len(lacking):
+        what = f"at degree {degrees[0]}" if len(degrees) == 1 else "at a degree that fits a node"
+        raise InvalidGraph(f"op {graph.names[lacking[0]]!r} has no variant {what}")
+    return {**columns, **whole, "sync_s": np.array(syncs, np.float64)}, tuple(row.name for row in rows)
+
+
+def _chosen(variants: tuple[Variant, ...], recompute: str) -> list[Variant]:
+    """Return the variants that recomputation, or none, leaves; all of an op's where it has none of that kind."""
+    wanted = [one for one in variants if is_recomputed(one.name) == (recompute == "all")]
+    return list(variants) if recompute == "auto" or not wanted else wanted

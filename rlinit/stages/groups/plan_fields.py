@@ -1,0 +1,80 @@
+"""From stages of several devices to the plan that users get."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rlinit.graph import Graph
+from rlinit.hardware import Hardware
+from rlinit.plan import GroupRules, StageUse
+from rlinit.stages.groups.lowering import LoweredGroups
+from rlinit.stages.groups.problem import GroupedStages, group_uses
+
+
+def group_parts(
+    plan: GroupedStages | None, lowered: LoweredGroups, rules: GroupRules, graph: Graph, hardware: Hardware
+) -> dict[str, Any]:
+    """Return the fields of a plan that describe stages of several devices.
+
+    Parameters
+    ----------
+    plan
+        Stages, or None: no fields but the rules.
+    lowered
+        The problem, and the names of variants.
+    rules
+        What stages may be.
+    graph, hardware
+        Where ops and devices have their names from.
+    """
+    if plan is None:
+        return {"groups": rules}
+    problem = lowered.problem
+    degrees = problem.degrees[plan.degree]
+    devices = _devices(degrees.tolist(), plan.replicas.tolist(), hardware)
+    structure = problem.structure
+    tensor_of = np.repeat(np.arange(structure.num_tensors), np.diff(structure.tensor_indptr))
+    made = plan.stage[structure.tensor_src][tensor_of]
+    leaves = made != plan.stage[structure.tensor_dst]
+    uses = []
+    for j, use in enumerate(group_uses(problem, plan)):
+        inside = np.flatnonzero(plan.stage == j)
+        sent = np.unique(tensor_of[leaves & (made == j)])
+        uses.append(
+            StageUse(
+                device=devices[j][0],
+                num_ops=len(inside),
+                work_s=use.work_s,
+                in_s=use.in_s,
+                out_s=use.out_s,
+                overflow_s=0.0,
+                param_bytes=float(lowered.param_bytes[plan.row[inside]].sum()),
+                off_cache_bytes=0.0,
+                out_bytes=float(structure.tensor_bytes[sent].sum()),
+                replicas=int(plan.replicas[j]),
+                tensor_parallel=int(degrees[j]),
+                devices=devices[j],
+                variants={graph.names[v]: lowered.variants[plan.row[v]] for v in inside.tolist()},
+                sync_s=use.sync_s,
+                gradient_s=use.gradient_s,
+                in_flight=use.in_flight,
+                held_bytes=use.memory_bytes,
+            )
+        )
+    stage_of = dict(zip(graph.names, plan.stage.tolist(), strict=True))
+    return {"assignment": stage_of, "stages": tuple(uses), "groups": rules}
+
+
+def _devices(degrees: list[int], replicas: list[int], hardware: Hardware) -> list[tuple[str, ...]]:
+    """Return the devices of each stage: larger groups first, node by node, so that no group lies in two nodes."""
+    order = {node: at for at, node in enumerate(dict.fromkeys(device.node for device in hardware.devices))}
+    names = [device.name for device in sorted(hardware.devices, key=lambda device: order[device.node])]
+    found: dict[int, tuple[str, ...]] = {}
+    begin = 0
+    for j in sorted(range(len(degrees)), key=lambda j: (-degrees[j], j)):
+        count = degrees[j] * replicas[j]
+        found[j] = tuple(names[begin : begin + count])
+        begin += count
+    return [found[j] for j in range(len(degrees))]

@@ -1,0 +1,215 @@
+r"""Stages of several devices as arrays: replicas, tensor groups, and a variant for every op.
+
+A plan is a row of stages, each a set of ops with a tensor degree t, a number of replicas d and a variant for every
+op (`rlinit.menu`); no edge leads to an earlier stage, and the devices of all stages, t d each, are at most those there
+are. With N micro-batches a batch, d divides N, and all d together are at most N. For stage i with ops S, in training::
+
+    seconds of a micro-batch  = (sum of time_s + 2 moves(S) + 2 syncs(S)) / d + 4 (d - 1) param_bytes / (d N B)
+    micro-batches in flight   y = ceil(sum of d_j over j >= i / d_i)
+    bytes of a device         = sum of held_bytes y + fixed_bytes <= memory
+
+moves(S) are the seconds of the tensors that enter or leave S, each once on either side; syncs(S) those of the bytes
+that the group gathers or reduces on edges that lead into or out of S. B is the bandwidth between replicas; the 4 is
+that of a parameter server, as in PipeDream's planner. Without training there is no backward pass: 1 in place of the
+twos, no gradients, and y = 1. The value is the largest number of seconds of a stage.
+
+References
+----------
+Tarnawski et al.: Piper, NeurIPS 2021, section 3. Narayanan et al.: PipeDream, SOSP 2019.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlinit.arrays import FloatArray, IntArray
+from rlinit.hardware import CAPACITY_SLACK
+from rlinit.stages.problem import StageProblem
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupProblem:
+    """Stages of several devices. n nodes (ops), m tensors, c tensor degrees, r variants, e edges.
+
+    Parameters
+    ----------
+    structure
+        Tensors and precedence; no costs.
+    degrees
+        (c,) tensor degrees, ascending.
+    row_indptr
+        (c * n + 1,) variants of node v at degree index a: from ``row_indptr[a * n + v]`` to before the next entry.
+    time_s, gradient_s, held_bytes, fixed_bytes
+        (r,) seconds of a micro-batch, seconds of its gradients as d grows without end, bytes in flight and once.
+    sync_indptr, sync_s
+        (r + 1,), seconds of each variant's gathers, both passes: by predecessors of its node, then by successors, in
+        the order of `structure`.
+    transfer_s
+        (m,) seconds of a tensor on one side of a border between stages, both passes.
+    replicas
+        (q,) numbers of replicas that a stage may have, ascending.
+    num_devices, microbatches
+        K and N.
+    memory_bytes
+        Of a device.
+    in_flight
+        ``"behind"``: y counts the replicas from the stage on (1F1B); ``"batch"``: all N / d (GPipe); ``"one"``.
+    """
+
+    structure: StageProblem
+    degrees: IntArray
+    row_indptr: IntArray
+    time_s: FloatArray
+    gradient_s: FloatArray
+    held_bytes: FloatArray
+    fixed_bytes: FloatArray
+    sync_indptr: IntArray
+    sync_s: FloatArray
+    transfer_s: FloatArray
+    replicas: IntArray
+    num_devices: int
+    microbatches: int
+    memory_bytes: float
+    in_flight: str = "behind"
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of ops."""
+        return self.structure.num_nodes
+
+    @property
+    def most_replicas(self) -> int:
+        """Replicas of all stages together, at most."""
+        return min(self.num_devices, self.microbatches)
+
+    def rows(self, degree: int, v: int) -> tuple[int, int]:
+        """Return the range of variants of node v at a degree index."""
+        at = degree * self.num_nodes + v
+        return int(self.row_indptr[at]), int(self.row_indptr[at + 1])
+
+    def flying(self, replicas: int, behind: int) -> int:
+        """Return y of a stage, where `behind` replicas are those of the stages from it on, its own among them."""
+        if self.in_flight == "one":
+            return 1
+        return -(-(behind if self.in_flight == "behind" else self.microbatches) // replicas)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupedStages:
+    """A row of s stages: (n,) stage of each node, (s,) degree index and replicas, (n,) variant row of each node."""
+
+    stage: IntArray
+    degree: IntArray
+    replicas: IntArray
+    row: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class GroupUse:
+    """What a stage does for each micro-batch, all replicas together, and what one of its devices holds.
+
+    Seconds are those between two micro-batches: work, tensors that enter and leave, gathers at borders, gradients.
+    """
+
+    work_s: float
+    in_s: float
+    out_s: float
+    sync_s: float
+    gradient_s: float
+    in_flight: int
+    memory_bytes: float
+
+    @property
+    def time_s(self) -> float:
+        """Seconds of the stage."""
+        return self.work_s + self.in_s + self.out_s + self.sync_s + self.gradient_s
+
+
+def group_uses(problem: GroupProblem, plan: GroupedStages) -> list[GroupUse]:
+    """Return what each stage does.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    plan
+        Stages, none of them empty.
+    """
+    structure, stage = problem.structure, plan.stage
+    tensor_of = np.repeat(np.arange(structure.num_tensors), np.diff(structure.tensor_indptr))
+    made, read = stage[structure.tensor_src], stage[structure.tensor_dst]
+    uses = []
+    for j in range(len(plan.replicas)):
+        d = int(plan.replicas[j])
+        inside = np.flatnonzero(stage == j)
+        rows = plan.row[inside]
+        enters = np.unique(tensor_of[(read == j) & (made[tensor_of] != j)])
+        leaves = np.unique(tensor_of[(made[tensor_of] == j) & (read != j)])
+        y = problem.flying(d, int(plan.replicas[j:].sum()))
+        uses.append(
+            GroupUse(
+                work_s=float(problem.time_s[rows].sum()) / d,
+                in_s=float(problem.transfer_s[enters].sum()) / d,
+                out_s=float(problem.transfer_s[leaves].sum()) / d,
+                sync_s=math.fsum(_syncs(problem, int(v), int(row), stage) for v, row in zip(inside, rows, strict=True))
+                / d,
+                gradient_s=float(problem.gradient_s[rows].sum()) * (d - 1) / d,
+                in_flight=y,
+                memory_bytes=float(problem.held_bytes[rows].sum()) * y + float(problem.fixed_bytes[rows].sum()),
+            )
+        )
+    return uses
+
+
+def _syncs(problem: GroupProblem, v: int, row: int, stage: IntArray) -> float:
+    """Return the seconds that a variant of node v gathers at borders of its stage."""
+    structure = problem.structure
+    others = np.concatenate(
+        [
+            structure.pred[structure.pred_indptr[v] : structure.pred_indptr[v + 1]],
+            structure.succ[structure.succ_indptr[v] : structure.succ_indptr[v + 1]],
+        ]
+    )
+    seconds = problem.sync_s[problem.sync_indptr[row] : problem.sync_indptr[row + 1]]
+    return float(seconds[stage[others] != stage[v]].sum())
+
+
+def group_value(problem: GroupProblem, plan: GroupedStages) -> tuple[float]:
+    """Return the largest seconds of a stage; inf where the plan breaks a limit.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    plan
+        Stages, none of them empty, in an order that no edge goes against.
+    """
+    devices = int((problem.degrees[plan.degree] * plan.replicas).sum())
+    uses = group_uses(problem, plan)
+    fits = all(use.memory_bytes <= problem.memory_bytes * CAPACITY_SLACK for use in uses)
+    if devices > problem.num_devices or plan.replicas.sum() > problem.microbatches or not fits:
+        return (float("inf"),)
+    return (max(use.time_s for use in uses),)
+
+
+def least_of_rows(problem: GroupProblem, values: FloatArray) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """Return (c, n) the least of a number of each variant, 0 where there is none, and where there is one.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    values
+        (r,) one number a variant.
+    """
+    count = np.diff(problem.row_indptr)
+    least = np.zeros(len(count))
+    some = count > 0
+    if some.any():
+        least[some] = np.minimum.reduceat(values, problem.row_indptr[:-1][some])
+    shape = (len(problem.degrees), problem.num_nodes)
+    return least.reshape(shape), some.reshape(shape)

@@ -1,0 +1,271 @@
+"""Stages of several devices: the dynamic program against every plan there is, and the paper's table."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rlinit
+from rlinit.budget import Budget
+from rlinit.datasets import piper
+from rlinit.datasets.published.location import instances_root
+from rlinit.errors import InvalidGraph, InvalidHardware, InvalidPlan, RlinitError
+from rlinit.exact.stages.groups.search import area_bound, ideals_of, solve_groups
+from rlinit.exact.stages.groups.variants import choose
+from rlinit.hardware import Device, Hardware
+from rlinit.menu import Menu
+from rlinit.plan import GroupRules
+from rlinit.stages.groups.lowering import lower_groups
+from rlinit.stages.groups.problem import GroupedStages, GroupProblem, group_value
+
+AUTO: dict[str, Any] = {"replicas": "auto", "tensor_parallel": "auto"}
+
+
+def drawn(seed: int, n: int, scale: float = 1.0) -> rlinit.Graph:
+    """Return a random graph with one or two variants at degrees 1, 2 and, of some ops, 3."""
+    draw = np.random.default_rng(seed)
+    edges = [(f"o{u}", f"o{v}", float(draw.integers(0, 5))) for v in range(n) for u in range(v) if draw.random() < 0.5]
+    around: dict[str, list[str]] = {f"o{v}": [] for v in range(n)}
+    for a, b, _ in edges:
+        around[a].append(b)
+        around[b].append(a)
+
+    def variant(name: str, t: int, op: str) -> dict[str, Any]:
+        sizes = {key: float(draw.integers(0, 6)) for key in ("param_bytes", "held_bytes", "fixed_bytes")}
+        sync = {other: float(draw.integers(0, 3)) for other in around[op] if t > 1}
+        return {"name": name, "time_s": scale * float(draw.integers(0, 12)) / t, **sizes, "sync_bytes": sync}
+
+    ops = []
+    for op in around:
+        degrees = [1, 2, *([3] if draw.random() < 0.3 else [])]
+        names = ["plain", "recomputed"][: int(draw.integers(1, 3))]
+        ops.append((op, {"menu": {t: [variant(name, t, op) for name in names] for t in degrees}}))
+    return rlinit.Graph.build(ops, edges)
+
+
+def every_plan(problem: GroupProblem) -> Iterator[GroupedStages]:
+    """Yield every plan: rows of stages of at least one op each, with every degree, replicas and variants."""
+    n, structure = problem.num_nodes, problem.structure
+    source = np.repeat(np.arange(n), np.diff(structure.succ_indptr))
+    for stages in range(1, n + 1):
+        for stage in itertools.product(range(stages), repeat=n):
+            if len(set(stage)) < stages or any(
+                stage[u] > stage[v] for u, v in zip(source, structure.succ, strict=True)
+            ):
+                continue
+            ways = list(itertools.product(range(len(problem.degrees)), problem.replicas.tolist()))
+            for chosen in itertools.product(ways, repeat=stages):
+                if sum(int(problem.degrees[c]) * d for c, d in chosen) > problem.num_devices:
+                    continue
+                rows = [range(*problem.rows(chosen[j][0], v)) for v, j in enumerate(stage)]
+                for row in itertools.product(*rows):
+                    yield GroupedStages(
+                        np.array(stage),
+                        np.array([c for c, _ in chosen]),
+                        np.array([d for _, d in chosen]),
+                        np.array(row),
+                    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 5), st.sampled_from([1, 2, 4, 6]),
+    st.sampled_from(["", "1f1b", "gpipe"]), st.sampled_from([6.0, 15.0, 40.0, math.inf]),
+    st.sampled_from([1e-9, 1.0, 1e12]),
+)  # fmt: skip
+def test_the_search_is_exact(
+    seed: int, n: int, devices: int, microbatches: int, training: str, memory: float, scale: float
+) -> None:
+    """Value, or infeasibility, is that of all plans; the bound is one."""
+    graph = drawn(seed, n, scale)
+    hardware = Hardware.mesh([Device(f"d{i}", memory_bytes=memory) for i in range(devices)], 2.0 / scale)
+    try:
+        problem = lower_groups(graph, hardware, GroupRules(training, microbatches)).problem
+    except RlinitError:  # no degree divides the devices for some op
+        return
+    known = min((group_value(problem, plan)[0] for plan in every_plan(problem)), default=math.inf)
+    ideals = ideals_of(problem, Budget())
+    assert ideals is not None
+    assert area_bound(problem) <= known * (1 + 1e-9)
+    found = solve_groups(problem, ideals, lower=area_bound(problem), upper=math.inf, budget=Budget())
+    if known == math.inf:
+        assert found.status == "infeasible"
+        return
+    assert found.value is not None
+    assert found.value[0] == pytest.approx(known, rel=2e-7)
+    assert found.bound[0] <= known * (1 + 1e-12)
+    assert found.bound[0] >= known * (1 - 2e-7)
+    plan = rlinit.schedule(
+        graph,
+        hardware,
+        **AUTO,
+        training=training or None,
+        microbatches=microbatches,
+        recompute="auto",
+    )
+    assert plan.status == "optimal"
+    assert plan.value == pytest.approx(known, rel=2e-7)
+    assert all(value is None or value >= known * (1 - 1e-9) for value in plan.baselines.values())
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 6), st.floats(0.0, 30.0), st.floats(0.0, 30.0))
+def test_variants_are_chosen_exactly(seed: int, k: int, most_cost: float, most_size: float) -> None:
+    """A choice within both limits is found where there is one."""
+    draw = np.random.default_rng(seed)
+    first = np.concatenate([[0], np.cumsum(draw.integers(1, 4, k))]).astype(np.int64)
+    cost, size = draw.integers(0, 8, first[-1]).astype(float), draw.integers(0, 8, first[-1]).astype(float)
+    choice = np.zeros(k, np.int64)
+    answer = choose(first, cost, size, most_cost, most_size, choice)
+    fits = any(
+        cost[list(rows)].sum() <= most_cost and size[list(rows)].sum() <= most_size
+        for rows in itertools.product(*(range(first[x], first[x + 1]) for x in range(k)))
+    )
+    assert answer == fits
+    if answer:
+        assert all(first[x] <= choice[x] < first[x + 1] for x in range(k))
+        assert cost[choice].sum() <= most_cost
+        assert size[choice].sum() <= most_size
+
+
+@pytest.mark.skipif(instances_root() is None, reason="the published instances are not at hand")
+@pytest.mark.parametrize(
+    ("devices", "gib", "value"),
+    [(8, 4, None), (8, 8, 0.165856), (32, 2, 0.0665495), (32, 8, 0.0415155), (128, 4, 0.0117231), (512, 8, 0.00256113)],
+)
+def test_values_of_piper(devices: int, gib: int, value: float | None) -> None:
+    """Values of the authors' program, proven; infeasible where it finds nothing."""
+    root = instances_root()
+    assert root is not None
+    graph, hardware = piper.load(
+        root / "piper" / "bert32a100.json",
+        devices=devices, memory_bytes=gib * 2.0**30, bandwidth=25 * 2.0**30, microbatches=1920,
+    )  # fmt: skip
+    plan = rlinit.schedule(graph, hardware, **AUTO)
+    if value is None:
+        assert plan.status == "infeasible"
+        assert "iB more would do" in plan.message
+        return
+    assert plan.status == "optimal"
+    assert plan.value <= value * (1 + 4e-6)  # six digits
+    same = rlinit.schedule(graph, hardware, **AUTO, training="1f1b", microbatches=1920, recompute="auto")
+    assert same.value == plan.value
+
+
+def chain(n: int = 4, **extra: Any) -> rlinit.Graph:
+    """Return a chain of equal ops with degrees 1 and 2."""
+    rows = [{"name": "plain", "time_s": 4.0, "param_bytes": 1.0, "held_bytes": 2.0}]
+    half = [{"name": "halved", "time_s": 2.5, "param_bytes": 0.5, "held_bytes": 1.0}]
+    ops = [(f"o{v}", {"menu": {1: rows, 2: half}, **extra}) for v in range(n)]
+    return rlinit.Graph.build(ops, [(f"o{v}", f"o{v + 1}", 1.0) for v in range(n - 1)])
+
+
+def test_plans_say_which_devices_and_variants(tmp_path: Any) -> None:
+    """Stages have distinct devices, their variants; a plan goes through a file, and the checker refuses a wrong one."""
+    graph, hardware = chain(), Hardware.mesh([Device(f"d{i}") for i in range(6)], 100.0)
+    plan = rlinit.schedule(graph, hardware, **AUTO, training="1f1b", microbatches=12)
+    assert plan.status == "optimal"
+    names = [name for use in plan.stages for name in use.devices]
+    assert len(set(names)) == len(names) <= 6
+    assert all(len(use.devices) == use.replicas * use.tensor_parallel for use in plan.stages)
+    assert {op for use in plan.stages for op in use.variants} == set(graph.names)
+    plan.save(tmp_path / "plan.json")
+    again = rlinit.Plan.load(tmp_path / "plan.json")
+    assert again == plan
+    rlinit.verify(again, graph, hardware)
+    assert "replicas" in str(plan)
+    first = plan.stages[0]
+    for wrong in (
+        replace(first, replicas=first.replicas + 1),
+        replace(first, work_s=0.5 * first.work_s),
+        replace(first, variants={op: "other" for op in first.variants}),
+        replace(first, held_bytes=first.held_bytes + 1.0),
+        replace(first, devices=("nobody", *first.devices[1:])),
+    ):
+        with pytest.raises(InvalidPlan):
+            rlinit.verify(replace(plan, stages=(wrong, *plan.stages[1:])), graph, hardware)
+
+
+def test_what_is_asked_for_is_kept() -> None:
+    """Numbers hold for every stage, uniform plans have one of each, and nodes hold tensor groups."""
+    graph, hardware = chain(), Hardware.mesh([Device(f"d{i}") for i in range(8)], 100.0)
+    asked = rlinit.schedule(graph, hardware, replicas=2, tensor_parallel=2, training="1f1b", microbatches=4)
+    assert {(use.replicas, use.tensor_parallel) for use in asked.stages} == {(2, 2)}
+    free = rlinit.schedule(graph, hardware, **AUTO, training="1f1b", microbatches=12)
+    uniform = rlinit.schedule(graph, hardware, **AUTO, uniform=True, training="1f1b", microbatches=12)
+    assert len({(use.replicas, use.tensor_parallel) for use in uniform.stages}) == 1
+    assert free.value <= uniform.value
+    assert uniform.status == "optimal"
+    best = min(
+        rlinit.schedule(graph, hardware, replicas=d, tensor_parallel=t, training="1f1b", microbatches=12).value
+        for d in (1, 2, 3, 4, 6)
+        for t in (1, 2)
+    )
+    assert uniform.value == pytest.approx(best, rel=2e-7)
+    nodes = [Device(f"d{i}", node=f"n{i // 2}") for i in range(8)]
+    apart = rlinit.schedule(graph, Hardware.mesh(nodes, 100.0), replicas=1, tensor_parallel=2)
+    assert all(int(a[1:]) // 2 == int(b[1:]) // 2 for a, b in (use.devices for use in apart.stages))
+
+
+def test_bad_input_is_named() -> None:
+    """One line says which field, and the way on."""
+    graph, hardware = chain(), Hardware.mesh([Device(f"d{i}") for i in range(4)], 100.0)
+    with pytest.raises(InvalidGraph, match="degree that no op has"):
+        rlinit.schedule(graph, hardware, tensor_parallel=5)
+    with pytest.raises(RlinitError, match="divisor of the 4 micro-batches"):
+        rlinit.schedule(graph, hardware, replicas=3, training="1f1b", microbatches=4)
+    with pytest.raises(RlinitError, match="does not divide a node of 3"):
+        rlinit.schedule(graph, Hardware.mesh([Device(f"d{i}") for i in range(3)], 1.0), tensor_parallel=2)
+    with pytest.raises(InvalidHardware, match="differ"):
+        rlinit.schedule(graph, Hardware.mesh([Device("a"), Device("b", memory_bytes=9.0)], 1.0), replicas=2)
+    with pytest.raises(RlinitError, match="microbatches"):
+        rlinit.schedule(graph, hardware, **AUTO, training="1f1b")
+    with pytest.raises(RlinitError, match="1f1b or gpipe"):
+        rlinit.schedule(graph, hardware, **AUTO, training="zero-bubble", microbatches=4)
+    plain = rlinit.Graph.build([("a", {"time_s": 1.0})], [])
+    with pytest.raises(InvalidGraph, match="has no menu"):
+        rlinit.schedule(plain, hardware, **AUTO)
+    for menu, said in (
+        ({}, "expected tensor degree"),
+        ({0: [{"time_s": 1.0}]}, "degree '0'"),
+        ({1: []}, "one variant or more"),
+        ({1: [{"time_s": -1.0}]}, "time_s"),
+        ({1: [{"time_s": 1.0, "bytes": 1.0}]}, "unknown field 'bytes'"),
+        ({1: [{"time_s": 1.0}, {"time_s": 2.0}]}, "two variants of one name"),
+        ({1: [{"time_s": 1.0, "sync_bytes": {"x": 1.0}}]}, "no neighbour"),
+    ):
+        with pytest.raises(InvalidGraph, match=said):
+            rlinit.schedule(rlinit.Graph.build([("a", {"menu": menu})], []), hardware, **AUTO)
+
+
+def test_menus_go_through_files(tmp_path: Any) -> None:
+    """A menu, and a graph with one, are the same after writing and reading; a menu replaces that of a graph."""
+    graph = chain()
+    menu = graph.menu
+    assert menu is not None
+    menu.save(tmp_path / "menu.json")
+    assert Menu.load(tmp_path / "menu.json") == menu
+    graph.save(tmp_path / "graph.json")
+    assert rlinit.Graph.load(tmp_path / "graph.json") == graph
+    bare = rlinit.Graph.build([(name, {}) for name in graph.names], [(f"o{v}", f"o{v + 1}", 1.0) for v in range(3)])
+    assert bare.menu is None
+    assert bare.with_menu(menu) == graph
+    assert bare.with_menu(menu).fingerprint() != bare.fingerprint()
+    assert menu.degrees == (1, 2)
+
+
+def test_many_sets_of_ops_have_a_plan_and_a_bound() -> None:
+    """Where there are too many ideals for the exact method, runs of an order give a plan, the area a bound."""
+    ops = [(f"o{v}", {"menu": {1: [{"time_s": 1.0 + v % 3}]}}) for v in range(40)]
+    plan = rlinit.schedule(rlinit.Graph.build(ops, []), Hardware.mesh([Device(f"d{i}") for i in range(4)], 1.0), **AUTO)
+    assert plan.status in ("feasible", "optimal")
+    assert plan.bound > 0
+    assert plan.gap < 0.2
