@@ -32,7 +32,7 @@ def test_ground_imports_only_ground() -> None:
     ground = {
         f"rlinit.{name}"
         for name in ("arrays", "errors", "limits", "files", "units", "budget", "tensors", "graph", "hardware", "plan")
-        + ("devices",)
+        + ("devices", "menu")
     }
     graph = folder_graph(library())
     for name in ground & set(graph):
@@ -40,9 +40,9 @@ def test_ground_imports_only_ground() -> None:
 
 
 def test_a_folder_fits_on_a_screen() -> None:
-    """No folder holds more than 14 modules, its ``__init__`` aside, and the root at most 12."""
+    """No folder holds more than 14 modules, its ``__init__`` aside, and the root at most 13."""
     held: dict[Path, int] = defaultdict(int)
     for module in library().values():
         held[module.path.parent] += module.path.name != "__init__.py"
     assert {folder: count for folder, count in held.items() if count > MAX_MODULES} == {}
-    assert held[ROOT / "rlinit"] <= 12
+    assert held[ROOT / "rlinit"] <= 13

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from rlinit.checker.stages import size_of
-from rlinit.checker.tolerances import OVERFULL, ROUNDING
+from rlinit.checker.stages import check_stage, size_of
+from rlinit.checker.tolerances import OVERFULL
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
@@ -47,13 +47,7 @@ def check_groups(plan: Plan, graph: Graph, hardware: Hardware) -> tuple[float, .
     rates = rate, _group_rate(hardware, rate), float(hardware.latency_s.max(initial=0.0))
     for j, claimed in enumerate(plan.stages):
         true = _use(j, plan, graph, rates, menu, stage)
-        for what in ("num_ops", "work_s", "in_s", "out_s", "overflow_s", "param_bytes", "off_cache_bytes",
-        "out_bytes") + (
-            "activation_bytes", "sync_s", "gradient_s", "in_flight", "held_bytes",
-        ):  # fmt: skip
-            said, is_so = getattr(claimed, what), getattr(true, what)
-            if abs(said - is_so) > ROUNDING * max(said, is_so):
-                raise InvalidPlan(f"stage {j}: {what} is given as {said} but is {is_so}")
+        check_stage(j, claimed, true)
         memory = hardware.devices[0].memory_bytes
         if true.held_bytes > memory * (1.0 + OVERFULL):
             raise InvalidPlan(
@@ -130,6 +124,10 @@ def _use(
         param_bytes=params,
         off_cache_bytes=0.0,
         out_bytes=math.fsum(sizes[t] for t in leave),
+        replicas=d,
+        tensor_parallel=said.tensor_parallel,
+        devices=said.devices,
+        variants=said.variants,
         sync_s=passes * math.fsum(syncs) / group_rate / d,
         gradient_s=gradient,
         in_flight=flying,

@@ -103,7 +103,13 @@ class StageRows(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def new_rows(num_nodes: int, num_rows: int) -> StageRows:
-    """Return room for the rows of a stage of at most so many nodes and rows."""
+    """Return room for the rows of a stage of at most so many nodes and rows.
+
+    Parameters
+    ----------
+    num_nodes, num_rows
+        How many.
+    """
     whole, real = np.zeros(num_nodes + 1, np.int64), np.zeros(num_rows)
     return StageRows(
         whole.copy(), whole.copy(), np.zeros(num_rows, np.int64), real.copy(), real.copy(), real.copy(), real.copy(),
@@ -194,7 +200,15 @@ def choose_rows(count: int, moved: float, d: int, y: float, limit: float, memory
 
 @njit(cache=True, nogil=True)
 def in_flight(behind: int, d: int, limits: GroupLimits) -> int:
-    """Return the micro-batches in flight of a stage of d replicas, where so many are those from it on."""
+    """Return the micro-batches in flight of a stage of d replicas, where so many are those from it on.
+
+    Parameters
+    ----------
+    behind, d
+        Replicas from the stage on, and its own.
+    limits
+        How they count.
+    """
     if limits.flying == 0:
         return 1
     return -(-(behind if limits.flying == 1 else limits.microbatches) // d)

@@ -196,7 +196,15 @@ class GroupSearch:
         return GroupPass(self._plan(int(ends[1]), limit, limits), unknown == 0, False, steps)
 
     def fewest(self, limit: float, limits: GroupLimits, budget: Budget) -> tuple[IntArray, int] | None:
-        """Return (p,) devices that each ideal takes at least within a threshold, and the steps; None: out of time."""
+        """Return (p,) devices that each ideal takes at least within a threshold, and the steps; None: out of time.
+
+        Parameters
+        ----------
+        limit, limits
+            Most seconds of a stage, and what there is.
+        budget
+            When to stop.
+        """
         fewest = np.full(self.table.num_ideals, limits.num_devices + 1, np.int64)
         fewest[0], at, steps = 0, 0, 0
         while at < len(fewest) - 1:

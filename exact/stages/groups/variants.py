@@ -127,6 +127,18 @@ def choose(
 
 
 @njit(cache=True, nogil=True)
+def _least_behind(first: IntArray, value: FloatArray) -> FloatArray:
+    """Return (k + 1,) the least sum of a figure over the rows of each node and those behind it."""
+    rest = np.zeros(len(first))
+    for x in range(len(first) - 2, -1, -1):
+        least = np.inf
+        for r in range(first[x], first[x + 1]):
+            least = min(least, value[r])
+        rest[x] = rest[x + 1] + least
+    return rest
+
+
+@njit(cache=True, nogil=True)
 def _listed(
     first: IntArray,
     cost: FloatArray,
@@ -138,14 +150,8 @@ def _listed(
 ) -> int:
     """Choose by listing the sums that are worth keeping after each node; see `choose`."""
     k = len(first) - 1
-    rest_cost, rest_size, rest_both = np.zeros(k + 1), np.zeros(k + 1), np.zeros(k + 1)
-    for x in range(k - 1, -1, -1):
-        a, b, c = np.inf, np.inf, np.inf
-        for r in range(first[x], first[x + 1]):
-            a = min(a, cost[r])
-            b = min(b, size[r])
-            c = min(c, cost[r] + price * size[r])
-        rest_cost[x], rest_size[x], rest_both[x] = rest_cost[x + 1] + a, rest_size[x + 1] + b, rest_both[x + 1] + c
+    rest_cost, rest_size = _least_behind(first, cost), _least_behind(first, size)
+    rest_both = _least_behind(first, cost + price * size)
     most_both = (most_cost + price * most_size) * (1.0 + _ROOM)
     # Kept sums of all nodes, one after the other: seconds, bytes, the sum that it came from, the row.
     sums = np.zeros((64, 2))

@@ -113,7 +113,17 @@ def closed_under_readers(
     consumer_bit: IntArray,
     closed: WordArray,
 ) -> int:
-    """Write ideal i with all consumers of the tensors that leave it into `closed`; return the last word in use."""
+    """Write ideal i with all consumers of the tensors that leave it into `closed`; return the last word in use.
+
+    Parameters
+    ----------
+    i
+        The ideal.
+    bits, cross_indptr, cross, consumer_indptr, consumer_bit
+        See `Crossings`.
+    closed
+        (w,) where the members are written.
+    """
     words = bits.shape[1]
     for w in range(words):
         closed[w] = bits[i, w]
@@ -130,7 +140,17 @@ def closed_under_readers(
 
 @njit(cache=True, nogil=True)
 def inclusion(i: int, j: int, bits: WordArray, first_open: IntArray, closed: WordArray, last_word: int) -> int:
-    """Return 2 if ideal j holds all of `closed`, 1 if at least ideal i, else 0."""
+    """Return 2 if ideal j holds all of `closed`, 1 if at least ideal i, else 0.
+
+    Parameters
+    ----------
+    i, j
+        The ideals.
+    bits, first_open
+        Members of all ideals, and their first words that are not full.
+    closed, last_word
+        As `closed_under_readers` has them of ideal i.
+    """
     answer = 2
     for w in range(first_open[j], last_word + 1):
         missing = closed[w] & ~bits[j, w]
@@ -153,7 +173,17 @@ def entering(
     consumer_bit: IntArray,
     in_s: FloatArray,
 ) -> float:
-    """Return the cost of the tensors made in ideal i that the stage between i and j uses."""
+    """Return the cost of the tensors made in ideal i that the stage between i and j uses.
+
+    Parameters
+    ----------
+    i, j, c
+        The ideals, and the class of the stage.
+    bits, cross_indptr, cross, consumer_indptr, consumer_bit
+        See `Crossings`.
+    in_s
+        (c, m) cost of each tensor.
+    """
     one = np.uint64(1)
     cost = 0.0
     for q in range(cross_indptr[i], cross_indptr[i + 1]):
@@ -177,7 +207,17 @@ def leaving(
     source_bit: IntArray,
     out_s: FloatArray,
 ) -> float:
-    """Return the cost of the tensors that leave ideal j and were not made in ideal i."""
+    """Return the cost of the tensors that leave ideal j and were not made in ideal i.
+
+    Parameters
+    ----------
+    i, j, c
+        The ideals, and the class of the stage.
+    bits, cross_indptr, cross, source_bit
+        See `Crossings`.
+    out_s
+        (c, m) cost of each tensor.
+    """
     one = np.uint64(1)
     cost = 0.0
     for q in range(cross_indptr[j], cross_indptr[j + 1]):

@@ -103,14 +103,8 @@ def test_the_search_is_exact(
     assert found.value[0] == pytest.approx(known, rel=2e-7)
     assert found.bound[0] <= known * (1 + 1e-12)
     assert found.bound[0] >= known * (1 - 2e-7)
-    plan = rlinit.schedule(
-        graph,
-        hardware,
-        **AUTO,
-        training=training or None,
-        microbatches=microbatches,
-        recompute="auto",
-    )
+    asked: dict[str, Any] = {"training": training or None, "microbatches": microbatches, "recompute": "auto"}
+    plan = rlinit.schedule(graph, hardware, **AUTO, **asked)
     assert plan.status == "optimal"
     assert plan.value == pytest.approx(known, rel=2e-7)
     assert all(value is None or value >= known * (1 - 1e-9) for value in plan.baselines.values())
@@ -205,7 +199,9 @@ def test_what_is_asked_for_is_kept() -> None:
     assert free.value <= uniform.value
     assert uniform.status == "optimal"
     best = min(
-        rlinit.schedule(graph, hardware, replicas=d, tensor_parallel=t, training="1f1b", microbatches=12).value
+        rlinit.schedule(
+            graph, hardware, replicas=d, tensor_parallel=t, uniform=True, training="1f1b", microbatches=12
+        ).value
         for d in (1, 2, 3, 4, 6)
         for t in (1, 2)
     )
