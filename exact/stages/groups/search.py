@@ -147,7 +147,13 @@ class GroupSearch:
         self.labels = np.zeros((64 * (problem.most_replicas + 2), LABEL_COLUMNS), np.int64)
 
     def limits(self, memory_bytes: float) -> GroupLimits:
-        """Return what there is of devices, replicas and memory."""
+        """Return what there is of devices, replicas and memory.
+
+        Parameters
+        ----------
+        memory_bytes
+            Of a device.
+        """
         problem = self.problem
         index_of = np.searchsorted(problem.replicas, np.arange(problem.num_devices + 1))
         return GroupLimits(

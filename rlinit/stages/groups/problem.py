@@ -87,12 +87,24 @@ class GroupProblem:
         return min(self.num_devices, self.microbatches)
 
     def rows(self, degree: int, v: int) -> tuple[int, int]:
-        """Return the range of variants of node v at a degree index."""
+        """Return the range of variants of a node at a degree index.
+
+        Parameters
+        ----------
+        degree, v
+            The degree index, and the node.
+        """
         at = degree * self.num_nodes + v
         return int(self.row_indptr[at]), int(self.row_indptr[at + 1])
 
     def flying(self, replicas: int, behind: int) -> int:
-        """Return y of a stage, where `behind` replicas are those of the stages from it on, its own among them."""
+        """Return y of a stage.
+
+        Parameters
+        ----------
+        replicas, behind
+            Its replicas, and those of all stages from it on.
+        """
         if self.in_flight == "one":
             return 1
         return -(-(behind if self.in_flight == "behind" else self.microbatches) // replicas)
