@@ -157,7 +157,9 @@ def _give(plan: Plan, command: Schedule, graph: Graph, hardware: Hardware, notes
             plan.save(command.out)
         if command.plot is not None and plan.assignment is not None:
             plan.plot(command.plot, graph, hardware)
-        whole = hardware.with_stages(plan.num_stages // plan.chunks) if plan.stages else hardware
+        whole = (
+            hardware.with_stages(plan.num_stages // plan.chunks) if plan.stages and plan.groups is None else hardware
+        )
         if command.certify is not None and plan.assignment is not None:
             _certify(plan, command, graph, whole, notes)
         if command.certify_vipr is not None and plan.assignment is not None:

@@ -111,6 +111,8 @@ def sensitivity(
     """
     if plan.assignment is None or plan.objective == "memory":
         raise RlinitError(f"a {plan.objective} plan that is {plan.status} has no seconds that costs could change")
+    if plan.groups is not None:
+        raise RlinitError("stages of several devices go by menus, whose errors are not known (--sensitivity)")
     if draws < 1 or (spread is not None and not spread >= 0):
         raise RlinitError(f"draws is {draws} and spread {spread}; expected at least 1, and an error >= 0")
     options = options or options_of(plan)

@@ -52,3 +52,19 @@ def test_what_cannot_be_certified_is_refused_before_the_search(
     capsys.readouterr()
     assert main(["verify", *(str(tmp_path / f"{name}.json") for name in ("plan", "graph", "hardware"))]) == 1
     assert capsys.readouterr().out.startswith("REFUTED: chunks")
+
+
+def test_stages_of_several_devices_go_through_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A plan with replicas is written, printed with its groups, and verified against the devices there are."""
+    menu = {1: [{"time_s": 4.0, "held_bytes": 2.0}], 2: [{"time_s": 2.5, "held_bytes": 1.0}]}
+    ops = [(f"o{v}", {"menu": menu}) for v in range(4)]
+    rlinit.Graph.build(ops, [(f"o{v}", f"o{v + 1}", 1.0) for v in range(3)]).save(tmp_path / "graph.json")
+    rlinit.Hardware.mesh([rlinit.Device(f"d{i}") for i in range(6)], 100.0).save(tmp_path / "hw.json")
+    files = [str(tmp_path / name) for name in ("plan.json", "graph.json", "hw.json")]
+    asked = ["--replicas", "auto", "--tensor-parallel", "auto", "--training", "1f1b", "--microbatches", "12"]
+    assert main(["schedule", files[1], "--hw", files[2], *asked, "--out", files[0]]) == 0
+    assert "replicas" in capsys.readouterr().out
+    assert main(["verify", *files]) == 0
+    assert "VERIFIED (value only" in capsys.readouterr().out
+    assert main(["schedule", files[1], "--hw", files[2], *asked, "--certify", str(tmp_path / "c")]) == 2
+    assert "no certificates of stages of several devices" in capsys.readouterr().err
