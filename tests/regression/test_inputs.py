@@ -103,7 +103,7 @@ def test_a_hundred_million_devices_are_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(InvalidHardware, match="100,000,000 devices are too many"):
         load(tmp_path, "[[device]]\nname = 'a'\ncount = 100000000\n")
     with pytest.raises(InvalidHardware, match="too many"):
-        load(tmp_path, "[[device]]\nname = 'a'\ncount = 600\n[[device]]\nname = 'b'\ncount = 600\n")
+        load(tmp_path, "[[device]]\nname = 'a'\ncount = 1600\n[[device]]\nname = 'b'\ncount = 600\n")
     for make in (Hardware.pipeline, Hardware.edge_tpus, Hardware.pipeline(1).with_stages):
         with pytest.raises(InvalidHardware, match="too many"):
             make(10**8)
