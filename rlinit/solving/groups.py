@@ -33,9 +33,6 @@ from rlinit.stages.groups.plan_fields import group_parts
 from rlinit.stages.groups.problem import GroupedStages, GroupProblem, group_value
 from rlinit.units import format_bytes
 
-_FEW_IDEALS = 5_000
-"""Ideals of a problem whose runs are no longer worth looking at first."""
-
 
 @dataclass(slots=True)
 class GroupsSearch:
@@ -65,7 +62,14 @@ def _cases(search: GroupsSearch) -> Iterator[tuple[int, GroupProblem]]:
         return
     for degree in range(len(problem.degrees)):
         for d in problem.replicas.tolist():
-            yield degree, restricted(problem, degree, d)
+            case = restricted(problem, degree, d)
+            if not _lacks_variants(case):
+                yield degree, case
+
+
+def _lacks_variants(case: GroupProblem) -> bool:
+    """Return whether some op has no variant at the one degree of a case, so that no plan has it."""
+    return bool((np.diff(case.row_indptr) == 0).any())
 
 
 def _solve(search: GroupsSearch, ideals: Ideals, name: str, *, all_ideals: bool) -> None:
@@ -87,15 +91,12 @@ def _solve(search: GroupsSearch, ideals: Ideals, name: str, *, all_ideals: bool)
             if all_ideals and alone:
                 incumbent.raise_bound((bound,), name)
 
-        try:
-            result = solve_groups(
-                problem, ideals, lower=lower, upper=upper, budget=incumbent.budget, on_solution=offer, on_bound=prove
-            )
-        except ValueError:  # no op has a variant at this degree
-            continue
+        result = solve_groups(
+            problem, ideals, lower=lower, upper=upper, budget=incumbent.budget, on_solution=offer, on_bound=prove
+        )
         complete = complete and result.status in ("optimal", "infeasible")
         bounds.append(result.bound[0])
-    if not all_ideals or not bounds:
+    if not all_ideals:
         return
     if complete and incumbent.values is None:
         incumbent.prove_infeasible(_why(search, ideals), name)
@@ -169,7 +170,7 @@ def group_baselines(search: GroupsSearch) -> list[Baseline[GroupedStages]]:
         value = np.inf
         for degree, d in cases:
             case = restricted(problem, degree, d)
-            if d not in divisors or (np.diff(case.row_indptr) == 0).any() or search.incumbent.budget.expired:
+            if d not in divisors or _lacks_variants(case) or search.incumbent.budget.expired:
                 continue
             if name == "data parallel":
                 case = replace(case, num_devices=d * int(case.degrees[0]))

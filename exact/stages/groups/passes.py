@@ -236,6 +236,22 @@ def first_replicas(seconds: float, gradient: float, limit: float, limits: GroupL
 
 
 @njit(cache=True, nogil=True)
+def moved_seconds(i: int, j: int, crossings: Crossings, transfer_s: FloatArray) -> float:
+    """Return the seconds of the tensors that enter or leave the stage between two ideals.
+
+    Parameters
+    ----------
+    i, j
+        The ideals.
+    crossings, transfer_s
+        See `group_pass`.
+    """
+    bits, _, cross_indptr, cross, source_bit, consumer_indptr, consumer_bit = crossings
+    seconds = entering(i, j, 0, bits, cross_indptr, cross, consumer_indptr, consumer_bit, transfer_s)
+    return float(seconds + leaving(i, j, 0, bits, cross_indptr, cross, source_bit, transfer_s))
+
+
+@njit(cache=True, nogil=True)
 def fewest_devices(
     limit: float,
     first: int,
@@ -256,7 +272,7 @@ def fewest_devices(
     fewest
         (p,) the counts, of which those of smaller ideals are there; more than there are devices where there is no way.
     """
-    bits, first_open, cross_indptr, cross, source_bit, consumer_indptr, consumer_bit = crossings
+    bits, first_open, cross_indptr, cross, _, consumer_indptr, consumer_bit = crossings
     p, closed, met = len(fewest), np.zeros(bits.shape[1], np.uint64), 0
     for i in range(first, p - 1):
         if met > quota:
@@ -273,11 +289,8 @@ def fewest_devices(
             within = inclusion(i, j, bits, first_open, closed, last_word)
             if within == 0:
                 continue
-            if within == 2:
-                moved = sums.crossing_s[i] + sums.crossing_s[j]
-            else:
-                moved = entering(i, j, 0, bits, cross_indptr, cross, consumer_indptr, consumer_bit, transfer_s)
-                moved += leaving(i, j, 0, bits, cross_indptr, cross, source_bit, transfer_s)
+            whole = within == 2
+            moved = sums.crossing_s[i] + sums.crossing_s[j] if whole else moved_seconds(i, j, crossings, transfer_s)
             for c in range(len(limits.degrees)):
                 if sums.lacking[c, j] != sums.lacking[c, i]:
                     continue
@@ -345,7 +358,7 @@ def group_pass(
     labels
         (room, 6) see `LABEL_COLUMNS`.
     """
-    bits, first_open, cross_indptr, cross, source_bit, consumer_indptr, consumer_bit = crossings
+    bits, first_open, cross_indptr, cross, _, consumer_indptr, consumer_bit = crossings
     p, num_degrees = len(ends) - 1, len(limits.degrees)
     closed = np.zeros(bits.shape[1], np.uint64)
     most_rows = 0
@@ -381,11 +394,8 @@ def group_pass(
             within = inclusion(i, j, bits, first_open, closed, last_word)
             if within == 0:
                 continue
-            if within == 2:
-                moved = sums.crossing_s[i] + sums.crossing_s[j]
-            else:
-                moved = entering(i, j, 0, bits, cross_indptr, cross, consumer_indptr, consumer_bit, transfer_s)
-                moved += leaving(i, j, 0, bits, cross_indptr, cross, source_bit, transfer_s)
+            whole = within == 2
+            moved = sums.crossing_s[i] + sums.crossing_s[j] if whole else moved_seconds(i, j, crossings, transfer_s)
             for c in range(num_degrees):
                 if sums.lacking[c, j] != sums.lacking[c, i]:
                     continue

@@ -19,6 +19,7 @@ from rlinit.exact.stages.groups.passes import (
     gather,
     group_pass,
     in_flight,
+    moved_seconds,
     new_rows,
 )
 from rlinit.exact.stages.ideals.enumeration import Ideals, enumerate_ideals
@@ -233,7 +234,7 @@ class GroupSearch:
             count = gather(i, j, c, table.crossings.bits, self.variants, rows)
             inside = rows.node[:count]
             stage[inside] = len(degree)
-            moved = self._moved(stage, len(degree), inside)
+            moved = moved_seconds(i, j, table.crossings, self.transfer_s)
             y = in_flight(behind, d, limits)
             choose_rows(count, moved, d, float(y), limit, limits.memory, rows)
             row[inside] = rows.row[rows.choice[:count]]
@@ -241,16 +242,6 @@ class GroupSearch:
             replicas.append(d)
             i, label = j, following
         return GroupedStages(stage, np.array(degree), np.array(replicas), row)
-
-    def _moved(self, stage: IntArray, at: int, inside: IntArray) -> float:
-        """Return the seconds of the tensors that enter or leave a stage, of which later nodes are still in stage 0."""
-        structure = self.problem.structure
-        member = np.zeros(self.problem.num_nodes, np.bool_)
-        member[inside] = True
-        tensor_of = np.repeat(np.arange(structure.num_tensors), np.diff(structure.tensor_indptr))
-        made, read = member[structure.tensor_src][tensor_of], member[structure.tensor_dst]
-        crossing = [np.unique(tensor_of[made & ~read]), np.unique(tensor_of[~made & read])]
-        return float(sum(self.problem.transfer_s[tensors].sum() for tensors in crossing))
 
 
 def solve_groups(

@@ -24,46 +24,17 @@ _HALVINGS = 40
 
 
 @njit(cache=True, nogil=True)
-def extreme_choice(
-    first: IntArray, cost: FloatArray, size: FloatArray, by_cost: bool, choice: IntArray
+def _cheapest(
+    first: IntArray, cost: FloatArray, size: FloatArray, second_price: float, byte_price: float, choice: IntArray
 ) -> tuple[float, float]:
-    """Write for each of k nodes its fastest row, or its smallest, ties by the other; return their sums.
-
-    Parameters
-    ----------
-    first
-        (k + 1,) where each node's rows begin.
-    cost, size
-        Seconds and bytes of each row.
-    by_cost
-        Whether the fastest rows are asked for.
-    choice
-        (k,) where the rows are written.
-    """
+    """Write each node's row of least price, ties by bytes, then seconds; return the sums of seconds and bytes."""
     total_cost, total_size = 0.0, 0.0
     for x in range(len(first) - 1):
         best = first[x]
         for r in range(first[x] + 1, first[x + 1]):
-            a, b = (cost[r], size[r]) if by_cost else (size[r], cost[r])
-            c, d = (cost[best], size[best]) if by_cost else (size[best], cost[best])
-            if a < c or (a == c and b < d):
-                best = r
-        choice[x] = best
-        total_cost += cost[best]
-        total_size += size[best]
-    return total_cost, total_size
-
-
-@njit(cache=True, nogil=True)
-def _relaxed(
-    first: IntArray, cost: FloatArray, size: FloatArray, price: float, choice: IntArray
-) -> tuple[float, float]:
-    """Write each node's row of least seconds with bytes at a price; return the sums of seconds and bytes."""
-    total_cost, total_size = 0.0, 0.0
-    for x in range(len(first) - 1):
-        best = first[x]
-        for r in range(first[x] + 1, first[x + 1]):
-            if cost[r] + price * size[r] < cost[best] + price * size[best]:
+            price = second_price * cost[r] + byte_price * size[r]
+            least = second_price * cost[best] + byte_price * size[best]
+            if (price, size[r], cost[r]) < (least, size[best], cost[best]):
                 best = r
         choice[x] = best
         total_cost += cost[best]
@@ -89,13 +60,13 @@ def choose(
         (k,) where the rows are written; what it holds where the answer is not 1 means nothing.
     """
     most_cost *= 1.0 + _ROOM
-    seconds, held = extreme_choice(first, cost, size, True, choice)
+    seconds, held = _cheapest(first, cost, size, 1.0, 0.0, choice)
     if seconds > most_cost:
         return 0
     if held <= most_size:
         return 1
     fast_seconds, fast_held = seconds, held
-    seconds, held = extreme_choice(first, cost, size, False, choice)
+    seconds, held = _cheapest(first, cost, size, 0.0, 1.0, choice)
     if held > most_size:
         return 0
     if seconds <= most_cost:
@@ -103,7 +74,7 @@ def choose(
     # The price of a byte at which what is relaxed just fits; its dual value is a bound on the seconds.
     high = (seconds - fast_seconds) / (fast_held - held)
     while True:
-        seconds, held = _relaxed(first, cost, size, high, choice)
+        seconds, held = _cheapest(first, cost, size, 1.0, high, choice)
         if held <= most_size:
             break
         high *= 2.0
@@ -113,7 +84,7 @@ def choose(
         if seconds <= most_cost and held <= most_size:
             return 1
         middle = 0.5 * (low + high)
-        seconds, held = _relaxed(first, cost, size, middle, choice)
+        seconds, held = _cheapest(first, cost, size, 1.0, middle, choice)
         value = seconds + middle * (held - most_size)
         if value > bound:
             price, bound = middle, value
