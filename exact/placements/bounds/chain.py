@@ -33,74 +33,16 @@ from rlinit.exact.placements.analysis.reachability import reachability
 from rlinit.exact.placements.analysis.time_windows import ShardWindows
 from rlinit.exact.placements.bounds.destructive import DestructiveSearch
 from rlinit.exact.placements.bounds.destructive_kernel import ROUNDING
-from rlinit.exact.placements.bounds.device_search import DeviceSearch
 from rlinit.placements.problem import PlacementProblem
 
-_STRIDE, _CHOICES = 12, 1_000
-"""Relaxations that one search for the devices of a segment solves at a turn, or choices that the other looks at."""
+_CHOICES, _LONG_CHOICES = 1_000, 100
+"""Choices of a turn: those of trials of a single segment, and those of a longer one, shared by what it is made of."""
 
-_RELAXATION_WORK = 100
-"""Choices that take about as long as a relaxation."""
-
-_LEAST_SHARE = 0.1
-"""Of all work, what each of the two searches gets at least."""
+_LONG_WORK = 2
+"""What a choice of a longer segment counts for, for each segment that it is made of."""
 
 _LEVEL_SHARE, _MEMORY = 0.1, 0.9
 """Of all work, what single segments and longer ones get at least each; what counts of gains and work, a turn later."""
-
-_LONG_WORK, _LONG_CHOICES = 2, 100
-"""What a choice of a longer segment counts for, for each segment that it is made of; choices at a turn, shared by so
-many."""
-
-
-class _Pair:
-    """Bounds of a segment with devices of its ends by two searches: with trial makespans, and with linear relaxations.
-
-    Relaxations know better what fractions of ops cost, trials what whole ones do; what gains more depends on the graph.
-    Longer segments have trials alone.
-    """
-
-    def __init__(self, segment: _Segment, upper: float, allowed: BoolArray) -> None:
-        self.upper, self._gains, self._size, self._begun = upper, segment.gains, segment.size, False
-        self.trials = DestructiveSearch(segment.problem, upper=upper, allowed=allowed, like=segment.like)
-        single = segment.size == 1
-        self.relaxations = DeviceSearch(segment.problem, upper=upper, allowed=allowed) if single else None
-
-    @property
-    def work(self) -> int:
-        """Choices looked at, those of longer segments and relaxations as many as take their time."""
-        if self.relaxations is None:
-            return _LONG_WORK * self._size * self.trials.nodes
-        return self.trials.nodes + _RELAXATION_WORK * self.relaxations.nodes
-
-    @property
-    def bound_s(self) -> float:
-        """The better bound."""
-        return self.trials.bound_s if self.relaxations is None else max(self.relaxations.bound_s, self.trials.bound_s)
-
-    @property
-    def ended(self) -> bool:
-        """Whether neither search gets further."""
-        exhausted = self.trials.exhausted and (self.relaxations is None or self.relaxations.exhausted)
-        return exhausted or self.bound_s >= self.upper
-
-    def run(self, floor: float, budget: Budget) -> float:
-        """Propagate at first, then go on with the search that gains more; return the bound, `floor` at least."""
-        self.trials.raise_bound(floor)
-        if not self._begun:
-            self._begun = True
-            return self.trials.run(0, budget)
-        if self.relaxations is None:
-            return self.trials.run(max(1, _LONG_CHOICES // self._size), budget)
-        way = 0 if self.relaxations.exhausted else 1 if self.trials.exhausted else self._gains.choose()
-        before, done = self.bound_s, self.work
-        if way == 0:
-            self.trials.run(_CHOICES, budget)
-        else:
-            self.relaxations.run(1 if self.relaxations.nodes == 0 else _STRIDE, budget)
-        gain = self.bound_s - before
-        self._gains.reward(way, gain if gain < np.inf else 0.0, max(1, self.work - done))
-        return self.bound_s
 
 
 def _fixed_ends(problem: PlacementProblem, ends: tuple[int, int], pair: tuple[int, int]) -> BoolArray:
@@ -149,8 +91,6 @@ class _Segment:
         Of the segment.
     ends
         Which of its ops are the first and the last, -1 for the start and the end.
-    gains
-        What all segments tell of the two ways to search, by seconds gained for work.
     inner
         Shorter segments that it is made of, by their ends among its ops, sorted by the second; none of a single one.
     parts
@@ -165,24 +105,27 @@ class _Segment:
         self,
         problem: PlacementProblem,
         ends: tuple[int, int],
-        gains: WorkShares,
         inner: Sequence[_Part],
         parts: Sequence[_Segment],
         size: int,
         budget: Budget,
     ) -> None:
-        self.problem, self.gains, self.parts, self.size = problem, gains, parts, size
+        self.problem, self.parts, self.size = problem, parts, size
         self._ends, self._inner = ends, inner
         self.bound_s = _by_paths(problem, ends, budget.share(0.0) if parts else budget)
         self._lag_s = np.zeros((len(inner), *self.bound_s.shape))
         lags = (np.array([part[:2] for part in inner], np.int64), self._lag_s)
-        self.like = DestructiveSearch(problem, lags=lags if inner else None)
-        self._searches: dict[tuple[int, int], _Pair] = {}
+        self._last = DestructiveSearch(problem, lags=lags if inner else None)
+        self._trials: dict[tuple[int, int], DestructiveSearch] = {}
 
     @property
     def work(self) -> int:
-        """Choices looked at so far, and what else was done as so many as take its time."""
-        return sum(search.work for search in self._searches.values())
+        """Choices looked at so far, those of longer segments as so many as take their time."""
+        return self._weight * sum(trials.nodes for trials in self._trials.values())
+
+    @property
+    def _weight(self) -> int:
+        return 1 if self.size == 1 else _LONG_WORK * self.size
 
     def add_up(self) -> None:
         """Take what shorter segments prove: lags, and the least sum of the parts over the devices where they meet."""
@@ -197,16 +140,22 @@ class _Segment:
 
     def effort(self, pair: tuple[int, int]) -> int | None:
         """Return the work for devices of the ends so far, -1 before any; None where nothing is left to do."""
-        search = self._searches.get(pair)
-        return -1 if search is None else None if search.ended else search.work
+        trials = self._trials.get(pair)
+        if trials is None:
+            return -1
+        ended = trials.exhausted or trials.bound_s >= trials.upper
+        return None if ended else self._weight * trials.nodes
 
     def improve(self, pair: tuple[int, int], upper: float, budget: Budget) -> None:
-        """Search on for devices of the ends, at first below `upper`."""
-        if pair not in self._searches:
-            self._searches[pair] = _Pair(self, upper, _fixed_ends(self.problem, self._ends, pair))
-            self.like = self._searches[pair].trials
-        bound = self._searches[pair].run(float(self.bound_s[pair]), budget)
-        self.bound_s[pair] = max(self.bound_s[pair], bound)
+        """Try makespans for devices of the ends, at first below `upper` and by propagation alone."""
+        choices = _CHOICES if self.size == 1 else max(1, _LONG_CHOICES // self.size)
+        if pair not in self._trials:
+            allowed, choices = _fixed_ends(self.problem, self._ends, pair), 0
+            self._last = DestructiveSearch(self.problem, upper=upper, allowed=allowed, like=self._last)
+            self._trials[pair] = self._last
+        trials = self._trials[pair]
+        trials.raise_bound(float(self.bound_s[pair]))
+        self.bound_s[pair] = max(self.bound_s[pair], trials.run(choices, budget))
 
 
 def _key(problem: PlacementProblem, ends: tuple[int, ...], parts: Sequence[_Segment]) -> bytes:
@@ -309,13 +258,13 @@ class ChainBound:
         self._problem, self._window = problem, window
         self._reach = reachability(problem.order, problem.succ_indptr, problem.succ)
         self._chain = np.array([-1, *chain, -1])
-        self._gains, self._turns = WorkShares(2, _LEAST_SHARE), WorkShares(2, _LEVEL_SHARE, _MEMORY)
+        self._turns = WorkShares(2, _LEVEL_SHARE, _MEMORY)
         self.levels: list[_Level] = []
         self._add_level(list(range(len(self._chain))), budget)
 
     @property
     def work(self) -> int:
-        """Choices looked at so far, and what else was done as so many as take its time."""
+        """Choices looked at so far."""
         return sum(level.work for level in self.levels)
 
     @property
@@ -328,7 +277,7 @@ class ChainBound:
         ]
 
     def run(self, work: int, budget: Budget) -> float:
-        """Look at about `work` more choices, or do as much else, and return the bound.
+        """Look at about `work` more choices and return the bound.
 
         Single segments and longer ones take turns; those that gained more for their work of late have more of them.
 
@@ -337,7 +286,7 @@ class ChainBound:
         work
             At least 1.
         budget
-            Ends the search between two relaxations, and between some choices.
+            Ends the search between some choices.
         """
         last = self.work + work
         while self.bound_s < self.upper and self.work < last and not budget.expired:
@@ -385,6 +334,6 @@ class ChainBound:
             if key not in alike:
                 inner = sorted(itertools.chain(*within), key=lambda each: each[1])
                 inner = [(local[p], local[q], segment) for p, q, segment in inner]
-                alike[key] = _Segment(problem, (local[a], local[b]), self._gains, inner, parts, b - a, budget)
+                alike[key] = _Segment(problem, (local[a], local[b]), inner, parts, b - a, budget)
             spans.append((a, b, alike[key]))
         self.levels.append(_Level(spans))

@@ -51,7 +51,7 @@ _THRESHOLDS = 48
 
 
 class CutPool:
-    """Rows over ops that hold in every placement whatever its windows; shared by the nodes of a search.
+    """Rows over ops that hold in every placement whatever its windows, so that they outlast a relaxation.
 
     A row is ``(kind, device, a, b)``: what lies between ops a and b on a device, with -1 for the start and the end.
     """
@@ -120,8 +120,6 @@ class PlacementLP:
         (n, n) whether a path leads from row to column; None leaves the between rows out.
     pool
         Between rows known so far, extended by :meth:`separate`.
-    counts
-        (2, d) least and most ops (groups of them) on each device, or None.
     gaps
         ``(a, b, seconds)`` with (d, d) proven lower bounds on ``t[b] - t[a]`` by the devices of both; -1 for the start
         (its device is 0, its time 0) and the end (device 0, time C).
@@ -136,12 +134,10 @@ class PlacementLP:
         horizon_s: float,
         reach: NDArray[np.bool_] | None,
         pool: CutPool,
-        counts: FloatArray | None = None,
         gaps: Sequence[tuple[int, int, FloatArray]] = (),
         like: PlacementLP | None = None,
     ) -> None:
         self.problem = problem
-        self.counts = counts
         self.window = window
         self.reach = reach
         self.pool = pool
@@ -229,11 +225,6 @@ class PlacementLP:
             single = self._one_batch()
             parts.append(single)
             limits.append(np.ones(single.shape[0]))
-        if self.counts is not None:
-            own = problem.group[self.entry_op] == self.entry_op
-            number = self._device_rows(self.entry_share * own)
-            parts += [self._elastic(-number), self._elastic(number)]
-            limits += [-self.counts[0], self.counts[1]]
         return scipy.sparse.vstack(parts, format="csr"), np.concatenate(limits)
 
     def _widened(self, matrix: Any) -> scipy.sparse.csr_matrix:
@@ -525,17 +516,6 @@ class PlacementLP:
         columns.append(np.array([self.start[u], self.start[v]]))
         coefs.append(np.array([1.0, -1.0]))
         self._local.add(np.concatenate(columns), np.concatenate(coefs), 0.0)
-
-    def shares(self) -> FloatArray:
-        """Return (n, d) the x of the last point (zeros without one)."""
-        share = np.zeros((self.problem.num_ops, self.problem.num_devices))
-        if self.solution is not None and self.solution.point is not None:
-            np.add.at(
-                share,
-                (self.entry_op, self.entry_device),
-                self.entry_share * self.solution.point[self.entry_column],
-            )
-        return share
 
 
 def _largest(values: FloatArray, least: float) -> list[int]:

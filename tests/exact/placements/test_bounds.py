@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rlinit.budget import Budget
 from rlinit.exact.placements.analysis.reachability import reachability, reachable_sums
 from rlinit.exact.placements.bounds import registry
-from rlinit.exact.placements.bounds.device_search import DeviceSearch
+from rlinit.exact.placements.bounds.destructive import DestructiveSearch
 from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS
 from rlinit.exact.solvers.lp_dual_bound import LinearProgram
 from rlinit.placements.problem import PlacementProblem
@@ -173,7 +173,7 @@ def test_what_lies_around_an_op_counts(name: str) -> None:
 def test_branching_sees_that_ops_are_whole() -> None:
     """Five equal ops on two equal devices take three times one, which only the search proves."""
     problem = _plain([[1.0, 1.0]] * 5, [])
-    search = DeviceSearch(problem)
+    search = DestructiveSearch(problem)
     assert PLACEMENT_BOUNDS["relaxation"](problem) == pytest.approx(2.5)
     assert search.run(100, Budget()) == pytest.approx(3.0)
 
@@ -182,7 +182,7 @@ def test_more_nodes_never_lower_the_bound_of_the_search() -> None:
     """The bound of a continued search grows, and stays below what brute force finds."""
     for seed in (0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14):
         problem, least = _tiny(seed)
-        search, last = DeviceSearch(problem), 0.0
+        search, last = DestructiveSearch(problem), 0.0
         for _ in range(10):
             bound = search.run(3, Budget())
             assert last <= bound <= least * CLOSE

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rlinit.arrays import BoolArray
 from rlinit.budget import Budget
 from rlinit.errors import SolverFailure
-from rlinit.exact.placements.bounds.device_search import DeviceSearch
+from rlinit.exact.placements.bounds.destructive import DestructiveSearch
 from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS, chain_bound
 from rlinit.exact.placements.milp.solve import solve_placement_milp
 from rlinit.placements.problem import PlacementProblem
@@ -81,7 +81,7 @@ def test_devices_forbidden_for_one_op_of_a_group_are_for_all() -> None:
     allowed: BoolArray = np.isfinite(problem.time_s)
     allowed[:, :, 0] = False
     allowed[1, 1] = False
-    assert DeviceSearch(problem, allowed=allowed).run(5, Budget()) == pytest.approx(3.0)
+    assert DestructiveSearch(problem, allowed=allowed).run(5, Budget()) == pytest.approx(3.0)
 
 
 def test_the_chain_whose_end_shares_a_group() -> None:
