@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -16,11 +16,7 @@ from rlinit.errors import RlinitError
 from rlinit.placements.problem import PlacementProblem
 from rlinit.stages.problem import StageProblem
 
-if TYPE_CHECKING:
-    from torch_geometric.data import Data
-
 P = TypeVar("P", StageProblem, PlacementProblem)
-RenderMode = Literal["ansi", "rgb_array"]
 Observation = dict[str, NDArray[Any]]
 
 
@@ -39,28 +35,17 @@ class _SchedulingEnv(gym.Env[Observation, np.int64], Generic[P]):
         A problem for each episode; None: random ones, see the class.
     rewards
         ``dense``: a part of the reward after every action; ``final``: all of it after the last.
-    render_mode
-        ``ansi`` (text), ``rgb_array`` (a picture) or None.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # type: ignore[misc]
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}  # type: ignore[misc]
     _source: ClassVar[str]
     _episodes: ClassVar[type[Any]]
 
-    def __init__(
-        self,
-        problems: ProblemSource[P] | None = None,
-        *,
-        rewards: EpisodeRewards = "final",
-        render_mode: RenderMode | None = None,
-    ) -> None:
-        if render_mode not in (None, "ansi", "rgb_array"):
-            raise RlinitError(f"render_mode is {render_mode!r}; expected 'ansi', 'rgb_array' or None")
+    def __init__(self, problems: ProblemSource[P] | None = None, *, rewards: EpisodeRewards = "final") -> None:
         self._problems: ProblemSource[P] = random_source(self._source) if problems is None else problems
         self.episodes: Episodes[P] = self._episodes(1, self._problems.limits, rewards)
         self.observation_space = observation_space(self.episodes)  # type: ignore[assignment]
         self.action_space = action_space(self.episodes)
-        self.render_mode = render_mode
 
     @property
     def problem(self) -> P:
@@ -122,40 +107,6 @@ class _SchedulingEnv(gym.Env[Observation, np.int64], Generic[P]):
 
     def _observation(self) -> Observation:
         return {name: array[0] for name, array in self.episodes.observe().items()}
-
-    def graph_observation(self) -> Data:
-        """Return the state as a PyG graph, without padding.
-
-        `x` (n, f) are the same columns as ``nodes``, `edge_index` (2, m) runs along the data flow, `action_mask` is
-        (n,) or, for placements, (n, d); placements also have `devices` (d, f_d), `pairs` (n, d, f_p) and `finish`
-        (n, d).
-        """
-        import torch
-        from torch_geometric.data import Data
-
-        seen, problem = self._observation(), self.problem
-        n, m = len(problem.succ_indptr) - 1, len(problem.succ)
-        tensors = {
-            "x": seen["nodes"][:n],
-            "edge_index": seen["edges"][:m].T,
-            "action_mask": self.episodes.masks(0),
-        }
-        if isinstance(problem, PlacementProblem):
-            d = problem.num_devices
-            tensors["action_mask"] = tensors["action_mask"].reshape(len(seen["nodes"]), -1)[:, :d]
-            tensors["devices"] = seen["devices"][:d]
-            tensors |= {name: seen[name][:n, :d] for name in ("pairs", "finish")}
-        tensors["action_mask"] = tensors["action_mask"][:n]
-        return Data(**{name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in tensors.items()})
-
-    def render(self) -> str | NDArray[np.uint8] | None:
-        """Return the state as text or as an (h, w, 3) picture, by `render_mode`."""
-        from rlinit.env.rendering import picture_of, text_of
-
-        if self.render_mode is None:
-            gym.logger.warn("render() was called without a render_mode; give render_mode='ansi' or 'rgb_array'")
-            return None
-        return text_of(self.episodes) if self.render_mode == "ansi" else picture_of(self.episodes)
 
 
 class StageEnv(_SchedulingEnv[StageProblem]):

@@ -27,7 +27,7 @@ from rlinit.placements.arrays import kernel_arrays, upward_ranks
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan
 from rlinit.stages.batch import StageBatch
-from rlinit.stages.problem import StageAssignment, StageProblem
+from rlinit.stages.problem import StageProblem
 from rlinit.stages.slicing import slice_order
 
 P = TypeVar("P", StageProblem, PlacementProblem)
@@ -264,7 +264,7 @@ class StageEpisodes(Episodes[StageProblem]):
         """Return (B, N) bool: the ready nodes."""
         return self.ready[row]
 
-    def completed_order(self, row: int) -> IntArray:
+    def _completed_order(self, row: int) -> IntArray:
         """Return (n,) a row's order, completed by the natural one."""
         problem = self.problem(row)
         so_far = self.order[row, : self.steps[row]]
@@ -274,11 +274,6 @@ class StageEpisodes(Episodes[StageProblem]):
 
     def _features(self, problem: StageProblem) -> GraphFeatures:
         return featurise(StageBatch.of_problem(problem))[0]
-
-    def completed_assignment(self, row: int) -> StageAssignment | None:
-        """Return a row's order, completed by the natural one, in stages; None where no slicing is allowed."""
-        found = slice_order(self.problem(row), self.completed_order(row))
-        return None if found is None else found[0]
 
     def _begin(self, row: int, problem: StageProblem, features: GraphFeatures) -> None:
         pass
@@ -290,7 +285,7 @@ class StageEpisodes(Episodes[StageProblem]):
         pass
 
     def _completed(self, row: int) -> float:
-        found = slice_order(self.problem(row), self.completed_order(row))
+        found = slice_order(self.problem(row), self._completed_order(row))
         return np.inf if found is None else found[1][0]
 
     def _finished(self, row: int) -> float:
@@ -345,15 +340,6 @@ class PlacementEpisodes(Episodes[PlacementProblem]):
         n, d = problem.num_ops, problem.num_devices
         order = self.order[row, :n]
         return Placement(self.device[row, :n, None].copy(), order * d + self.device[row, order])
-
-    def spans(self, row: int) -> list[list[tuple[int, float, float]]]:
-        """Return (op, start, end) in seconds of what each device runs so far, in order."""
-        problem, end = self.problem(row), self._state[row].end
-        lanes: list[list[tuple[int, float, float]]] = [[] for _ in range(problem.num_devices)]
-        for v in self.order[row, : self.steps[row]].tolist():
-            i = int(self.device[row, v])
-            lanes[i].append((v, float(end[v] - problem.time_s[v, i, 1]), float(end[v])))
-        return lanes
 
     def _features(self, problem: PlacementProblem) -> GraphFeatures:
         return observe(problem).features

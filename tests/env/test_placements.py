@@ -22,7 +22,6 @@ from rlinit.errors import RlinitError
 from rlinit.hardware import Hardware
 from rlinit.placements.lowering import lower_placement
 from rlinit.placements.plan_fields import placement_plan
-from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import held_bytes, makespan
 from tests.placement_cases import random_placement_problem
 
@@ -40,7 +39,7 @@ def play(env: PlacementEnv, seed: int) -> tuple[list[float], dict[str, Any]]:
 
 
 def test_passes_the_checker_of_gymnasium() -> None:
-    """The environment follows Gymnasium's interface, without a warning, in both ways of rendering."""
+    """The environment follows Gymnasium's interface, without a warning."""
     env = gym.make(rlinit.env.PLACEMENT).unwrapped
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -108,7 +107,7 @@ def test_value_is_the_checkers() -> None:
 
 
 def test_observations_show_when_ready_ops_would_end() -> None:
-    """`finish` is the earliest end of each ready op over the reference's makespan, 0 elsewhere; no padding in PyG."""
+    """`finish` is the earliest end of each ready op over the reference's makespan, 0 elsewhere."""
     problem = random_placement_problem(5, 6, forbidden_fraction=0.0, density=0.5)
     env = PlacementEnv(OneProblem(problem))
     seen, info = env.reset()
@@ -116,10 +115,6 @@ def test_observations_show_when_ready_ops_would_end() -> None:
     want = np.zeros((6, 3))
     want[sources] = problem.op_time_s[sources] / info["reference"]
     assert seen["finish"] == pytest.approx(want)
-    data = env.graph_observation()
-    assert data.x.shape[0] == 6
-    assert data.devices.shape[0] == 3
-    assert data.pairs.shape[:2] == data.finish.shape == data.action_mask.shape == (6, 3)
 
 
 def test_stuck_episode_ends_with_the_worst_reward() -> None:
@@ -138,21 +133,6 @@ def test_throughput_problem_is_refused() -> None:
     """A problem whose ops are split into shards is an error that says so."""
     with pytest.raises(RlinitError, match="shards"):
         PlacementEnv(OneProblem(random_placement_problem(0, 4, shards=2)))
-
-
-def test_text_and_picture() -> None:
-    """The text has a line for each device; the picture is an image."""
-    source: OneProblem[PlacementProblem] = OneProblem(random_placement_problem(2, 6))
-    env = PlacementEnv(source, render_mode="ansi")
-    play(env, 0)
-    text = env.render()
-    assert isinstance(text, str)
-    assert text.count("device ") == 3
-    env = PlacementEnv(source, render_mode="rgb_array")
-    play(env, 0)
-    picture = env.render()
-    assert isinstance(picture, np.ndarray)
-    assert picture.shape[2] == 3
 
 
 @pytest.mark.parametrize("rewards", ["dense", "final"])
