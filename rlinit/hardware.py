@@ -251,6 +251,14 @@ class Hardware:
         return dataclasses.replace(self, devices=tuple(devices), sharing={})
 
     @property
+    def nodes(self) -> dict[str, tuple[str, ...]]:
+        """Name of each node -> those of its devices, both in the order of the hardware; one named "" where none is."""
+        found: dict[str, list[str]] = {}
+        for device in self.devices:
+            found.setdefault(device.node, []).append(device.name)
+        return {node: tuple(names) for node, names in found.items()}
+
+    @property
     def num_devices(self) -> int:
         """Number of devices d."""
         return len(self.devices)
@@ -442,26 +450,25 @@ class Hardware:
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form (schema `rlinit/schemas/hardware.schema.json`): every device, every link.
 
-        Of a mesh of more than 64 devices that is one bandwidth and latency for all.
+        Beyond 64 devices, those of the first to the last are written once, for all pairs that no link names.
         """
         apart = ~np.eye(self.num_devices, dtype=np.bool_)
-        rates, delays = self.bandwidth[apart], self.latency_s[apart]
-        if self.num_devices > _LISTED and (rates == rates[0]).all() and (delays == delays[0]).all() and rates[0] > 0:
-            rate = "unlimited" if np.isinf(rates[0]) else float(rates[0])
-            return self._named({"bandwidth": rate, "latency_s": float(delays[0])})
+        usual: dict[str, Any] = {}
+        if self.num_devices > _LISTED and (self.bandwidth > 0).all():
+            rate, delay = float(self.bandwidth[0, -1]), float(self.latency_s[0, -1])
+            usual = {"bandwidth": _rate(rate), "latency_s": delay}
+            apart &= (self.bandwidth != rate) | (self.latency_s != delay)
         links = [
             {
-                "from": a.name,
-                "to": b.name,
-                "bandwidth": "unlimited" if np.isinf(self.bandwidth[i, j]) else float(self.bandwidth[i, j]),
+                "from": self.devices[i].name,
+                "to": self.devices[j].name,
+                "bandwidth": _rate(float(self.bandwidth[i, j])),
                 "latency_s": float(self.latency_s[i, j]),
                 "one_way": True,
             }
-            for i, a in enumerate(self.devices)
-            for j, b in enumerate(self.devices)
-            if i != j and self.bandwidth[i, j] > 0
+            for i, j in np.argwhere(apart & (self.bandwidth > 0)).tolist()
         ]
-        return self._named({"link": links})
+        return self._named({**usual, **({"link": links} if links or not usual else {})})
 
     def _named(self, links: dict[str, Any]) -> dict[str, Any]:
         data = {"name": self.name, "device": [_device_dict(device) for device in self.devices], **links}
@@ -593,6 +600,10 @@ def _check_stages(k: int) -> None:
     if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
         raise InvalidHardware(f"stages is {k!r:.60}; expected a whole number of at least 1")
     check_device_count(k, InvalidHardware)
+
+
+def _rate(value: float) -> float | str:
+    return "unlimited" if math.isinf(value) else value
 
 
 _LISTED = 64

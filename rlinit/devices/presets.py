@@ -1,34 +1,43 @@
-"""Hardware by name: ``2xrtx3090+cpu``, ``4xa100-80g+nvlink``, ``m3-max/rtx4090+cpu/10gbe``.
+"""Hardware by name: ``2xrtx3090+cpu``, ``4xa100-80g+nvlink``, ``8x8xa100-80g``, ``m3-max/rtx4090+cpu/10gbe``.
 
 A name is hosts, separated by ``/``; a host is devices, joined by ``+``; a device is a kind in the file beside this one,
 with a count before it (``2x``) and, where it matters or is known, its memory behind it (``-80g``). ``nvlink`` or
 ``xgmi`` among them links devices of one kind directly; ``1gbe``, ``10gbe``, ``25gbe``, ``100gbe`` say the network
-between hosts. ``eager`` among them says that the host launches every op by itself, which then takes 10 us or more on a
-GPU; without it ops follow each other as in a replayed graph.
+between hosts, ``ib100``, ``ib200``, ``ib400``, ``ib800`` InfiniBand of so many Gb/s for each device. Two counts
+(``8x8xa100-80g``) are nodes of a cluster and the devices of each: with direct links inside where the kind has them, and
+between them, where no network is said, InfiniBand as in the vendor's machines. ``eager`` among them says that the host
+launches every op by itself, which then takes 10 us or more on a GPU; without it ops follow each other as in a replayed
+graph.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
 from rlinit.errors import InvalidHardware
-from rlinit.limits import MAX_DEVICES, closest
+from rlinit.limits import MAX_DEVICES, check_device_count, closest
 from rlinit.units import parse_quantity
 
-_NETWORKS = {"1gbe": 1e9 / 8, "10gbe": 10e9 / 8, "25gbe": 25e9 / 8, "100gbe": 100e9 / 8}
+_FABRICS = {"ib100": 100e9 / 8, "ib200": 200e9 / 8, "ib400": 400e9 / 8, "ib800": 800e9 / 8}
+_NETWORKS = {"1gbe": 1e9 / 8, "10gbe": 10e9 / 8, "25gbe": 25e9 / 8, "100gbe": 100e9 / 8, **_FABRICS}
+_USUAL_FABRIC = "ib200"
+"""Of a cluster of kinds that do not say `fabric`: DGX A100 has a port of 200 Gb/s for each of its eight GPUs."""
 _PEERS = ("nvlink", "xgmi")
 _EAGER = "eager"
-_BUS_LATENCY_S, _PEER_LATENCY_S, _NETWORK_LATENCY_S = 10e-6, 5e-6, 50e-6
-"""Of a transfer: a copy by the driver, over a direct link, a message over TCP.
+_BUS_LATENCY_S, _PEER_LATENCY_S, _NETWORK_LATENCY_S, _FABRIC_LATENCY_S = 10e-6, 5e-6, 50e-6, 14e-6
+"""Of a transfer: a copy by the driver, over a direct link, a message over TCP, a step of NCCL between nodes.
 
 Round numbers among public measurements: submitting a copy takes 5 to 7 us (cudaMemcpyAsync, arXiv:2602.21548, section
 5.2); NVIDIA's p2pBandwidthLatencyTest has 6 (the host's clock) to 20 us (the GPUs') without direct links, and with them
-2, once submitted (github.com/NVIDIA/cuda-samples/issues/230). That of TCP is ours.
+2, once submitted (github.com/NVIDIA/cuda-samples/issues/230). That of TCP is ours; NCCL's is that of its own model of
+costs (tuning.cc, hardware latency of a network in the simple protocol).
 """
 
 _LAUNCH_S = 5e-6
@@ -60,6 +69,21 @@ def _file(name: str) -> dict[str, Any]:
     return tomllib.loads(resources.files("rlinit.devices").joinpath(name).read_text(encoding="utf-8"))
 
 
+_KEPT = (
+    "name",
+    "kind",
+    "memory_bytes",
+    "reserve_bytes",
+    "flops_per_s",
+    "bytes_per_s",
+    "launch_s",
+    "host_s",
+    "efficiency",
+    "node",
+)
+"""Figures of a device that hardware has."""
+
+
 def compose(name: str) -> dict[str, Any] | None:
     """Return the JSON form of hardware from its name; None where a part of the name is no device.
 
@@ -70,9 +94,11 @@ def compose(name: str) -> dict[str, Any] | None:
         one that is a host by itself.
     """
     hosts, networks, peers, eager = [], [], set(), False
+    clusters = set[str]()
     for text in name.lower().split("/"):
         rows: list[dict[str, Any]] = []
-        for token in text.split("+"):
+        count, inside = _nodes(text)
+        for token in inside.split("+"):
             if token in _NETWORKS:
                 networks.append(token)
             elif token in _PEERS:
@@ -84,7 +110,13 @@ def compose(name: str) -> dict[str, Any] | None:
                 if found is None:
                     return None
                 rows += found
-        hosts += _hosts(rows)
+        hosts += [[dict(row) for row in one] for _ in range(count or 1) for one in _hosts(rows)]
+        if count is not None:
+            clusters |= {row["fabric"] for row in rows}
+            peers |= {row["peer"] for row in rows if sum(one["kind"] == row["kind"] for one in rows) > 1} - {None}
+    check_device_count(sum(map(len, hosts)), InvalidHardware)
+    if len(clusters) == 1 and len(hosts) > 1 and not networks:
+        networks = list(clusters)
     if not hosts:
         return None
     if len(hosts) > 1 and len(networks) != 1:
@@ -93,36 +125,43 @@ def compose(name: str) -> dict[str, Any] | None:
         )
     if len(hosts) == 1 and networks:
         raise InvalidHardware(f"{name!r} is one host; expected no network")
-    devices = [row | {"node": f"host{at}" if len(hosts) > 1 else ""} for at, rows in enumerate(hosts) for row in rows]
+    devices = [row for rows in hosts for row in rows]
+    for at, rows in enumerate(hosts):
+        for row in rows:
+            row["node"] = f"host{at}" if len(hosts) > 1 else ""
     for row in devices:
         row["host_s"] = _HOST_S if eager and row["family"] != "cpu" else None
     _name_devices(devices)
-    rate = _NETWORKS[networks[0]] if networks else 0.0
-    links = [_link(a, b, peers, rate) for at, a in enumerate(devices) for b in devices[:at]]
-    _refuse_unused(name, peers, devices)
-    kept = (
-        "name",
-        "kind",
-        "memory_bytes",
-        "reserve_bytes",
-        "flops_per_s",
-        "bytes_per_s",
-        "launch_s",
-        "host_s",
-        "efficiency",
-        "node",
-    )
-    return {
-        "name": name,
-        "device": [{key: row[key] for key in kept if row[key] is not None} for row in devices],
-        "link": links,
-    }
+    links = [_link(a, b, peers) for rows in hosts for at, a in enumerate(rows) for b in rows[:at]]
+    _refuse_unused(name, peers, hosts)
+    between = {}
+    for one in networks:
+        delay = _FABRIC_LATENCY_S if one in _FABRICS else _NETWORK_LATENCY_S
+        between = {"bandwidth": _NETWORKS[one], "latency_s": delay}
+    kept = [{key: row[key] for key in _KEPT if row[key] is not None} for row in devices]
+    return {"name": name, "device": kept, "link": links, **between}
+
+
+def _nodes(text: str) -> tuple[int | None, str]:
+    """Return the nodes that a host stands for and the name of one; None where the name has no second count.
+
+    Raises
+    ------
+    InvalidHardware
+        No node.
+    """
+    match = re.fullmatch(r"(\d{1,4})x(\d{1,4}x.+)", text)
+    if match is None:
+        return None, text
+    if not 1 <= int(match[1]) <= MAX_DEVICES:
+        raise InvalidHardware(f"{text!r}: expected from 1 to {MAX_DEVICES} nodes")
+    return int(match[1]), match[2]
 
 
 def nearest(name: str) -> str:
     """Return ``"; did you mean 'x'?"`` for the first part of a name that is no device, "" where none is near."""
     for token in re.split("[/+]", name.lower()):
-        plain = re.sub(r"^\d{1,4}x", "", token)
+        plain = re.sub(r"^(\d{1,4}x){1,2}", "", token)
         if (
             token not in (*_NETWORKS, *_PEERS, _EAGER)
             and _known(plain) is None
@@ -166,6 +205,7 @@ def _devices(token: str) -> list[dict[str, Any]] | None:
         "host": figures.get("host", False),
         "bus": parse_quantity(figures["bus_bytes_per_s"], "bytes/s") if "bus_bytes_per_s" in figures else None,
         "peer": figures.get("peer"),
+        "fabric": figures.get("fabric", _USUAL_FABRIC),
         "peer_rate": parse_quantity(figures.get("peer_bytes_per_s", "0B/s"), "bytes/s"),
     }
     return [dict(row) for _ in range(count)]
@@ -197,18 +237,16 @@ def _hosts(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 def _name_devices(devices: list[dict[str, Any]]) -> None:
     """Call devices by their kind, and number those of a kind of which there are several."""
+    count = Counter(row["kind"] for row in devices)
+    numbers = {kind: itertools.count() for kind in count}
     for row in devices:
-        alike = [other for other in devices if other["kind"] == row["kind"]]
-        row["name"] = (
-            row["kind"] if len(alike) == 1 else f"{row['kind']}-{[other is row for other in alike].index(True)}"
-        )
+        kind = row["kind"]
+        row["name"] = kind if count[kind] == 1 else f"{kind}-{next(numbers[kind])}"
 
 
-def _link(a: Mapping[str, Any], b: Mapping[str, Any], peers: set[str], network: float) -> dict[str, Any]:
-    """Return the link of two devices: network, direct link, or the slower bus of the two."""
-    if a["node"] != b["node"]:
-        rate, delay = network, _NETWORK_LATENCY_S
-    elif a["kind"] == b["kind"] and a["peer"] in peers:
+def _link(a: Mapping[str, Any], b: Mapping[str, Any], peers: set[str]) -> dict[str, Any]:
+    """Return the link of two devices of a host: a direct one, or the slower bus of the two."""
+    if a["kind"] == b["kind"] and a["peer"] in peers:
         rate, delay = a["peer_rate"], _PEER_LATENCY_S
     else:
         buses = [row["bus"] for row in (a, b) if row["bus"] is not None]
@@ -216,13 +254,8 @@ def _link(a: Mapping[str, Any], b: Mapping[str, Any], peers: set[str], network: 
     return {"from": a["name"], "to": b["name"], "bandwidth": rate, "latency_s": delay}
 
 
-def _refuse_unused(name: str, peers: set[str], devices: list[dict[str, Any]]) -> None:
+def _refuse_unused(name: str, peers: set[str], hosts: list[list[dict[str, Any]]]) -> None:
     for peer in sorted(peers):
-        pairs = [
-            (a, b)
-            for at, a in enumerate(devices)
-            for b in devices[:at]
-            if a["kind"] == b["kind"] and a["node"] == b["node"]
-        ]
+        pairs = [(a, b) for rows in hosts for at, a in enumerate(rows) for b in rows[:at] if a["kind"] == b["kind"]]
         if not any(a["peer"] == peer for a, _ in pairs):
             raise InvalidHardware(f"{name!r}: no two devices of a kind in one host have {peer}")

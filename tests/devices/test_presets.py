@@ -55,6 +55,35 @@ def test_hosts_are_joined_by_a_network() -> None:
     assert hardware.bandwidth[2, 3] == 15.75e9
 
 
+def test_two_counts_are_nodes_and_the_devices_of_each() -> None:
+    """Direct links inside, a port of InfiniBand a device between; a network that is said counts instead."""
+    hardware = Hardware.preset("2x8xa100-80g")
+    assert list(map(len, hardware.nodes.values())) == [8, 8]
+    assert hardware.bandwidth[0, 7] == 300e9
+    assert (hardware.bandwidth[7, 8], hardware.latency_s[7, 8]) == (25e9, 14e-6)
+    assert Hardware.preset("2x8xh100").bandwidth[0, 8] == 50e9
+    slower = Hardware.preset("2x8xh100/10gbe+eager")
+    assert (slower.bandwidth[0, 8], slower.bandwidth[0, 1]) == (1.25e9, 450e9)
+    assert slower.devices[0].host_s > 0
+    assert Hardware.preset("2x4xl4").bandwidth[0, 1] == 31.5e9
+    assert Hardware.preset("1x8xa100").nodes == {"": tuple(f"a100-{i}" for i in range(8))}
+    unlike = Hardware.preset("8xa100-80g+nvlink/4xl4/100gbe")
+    assert list(map(len, unlike.nodes.values())) == [8, 4]
+    with pytest.raises(InvalidHardware, match="from 1 to"):
+        Hardware.preset("0x8xa100")
+    with pytest.raises(InvalidHardware, match="too many"):
+        Hardware.preset("2048x8xa100")
+
+
+def test_links_of_large_clusters_are_written_by_what_most_are() -> None:
+    """Only links inside nodes are listed, and what is read is what was written."""
+    hardware = Hardware.preset("16x8xa100-80g")
+    written = hardware.to_dict()
+    assert len(written["link"]) == 16 * 8 * 7
+    assert written["bandwidth"] == 25e9
+    assert Hardware.from_dict(written) == hardware
+
+
 def test_rates_are_widened_where_there_are_no_units() -> None:
     """A T4 has no BF16, an A100 no FP8: they work on the next wider type."""
     assert Hardware.preset("t4").devices[0].rate("bf16") == 8.1e12
