@@ -35,6 +35,8 @@ class Variant:
         Bytes of the parameters, which replicas send each other as gradients.
     held_bytes, fixed_bytes
         Bytes that are held for each micro-batch in flight, and once.
+    shared_bytes
+        Bytes that replicas share out, each of d holding a d-th: states that ZeRO partitions, caches of requests.
     sync_bytes
         Neighbour -> bytes that the group gathers or reduces on the edge to it, where that edge leads to another stage.
     """
@@ -44,10 +46,11 @@ class Variant:
     param_bytes: float = 0.0
     held_bytes: float = 0.0
     fixed_bytes: float = 0.0
+    shared_bytes: float = 0.0
     sync_bytes: Mapping[str, float] = field(default_factory=dict)
 
 
-_SIZES = ("time_s", "param_bytes", "held_bytes", "fixed_bytes")
+_SIZES = ("time_s", "param_bytes", "held_bytes", "fixed_bytes", "shared_bytes")
 _KEYS = ("name", *_SIZES, "sync_bytes")
 
 

@@ -42,6 +42,9 @@ Status = Literal["optimal", "feasible", "infeasible", "no_solution"]
 
 Transfers = Literal["parallel", "exclusive", "blocking"]
 
+Exchange = Literal["ring", "zero2", "zero3", "server"]
+"""How the devices of a stage of several send each other what they share; see `rlinit.stages.groups.problem`."""
+
 ChunkOrder = Literal["interleaved", "free"]
 """Which device runs which chunk: stage j on the device of stage j mod k, or any as long as each has as many."""
 
@@ -141,6 +144,11 @@ class GroupRules:
         Whether all stages have one number of replicas and one degree.
     recompute
         ``none``, ``all`` or ``auto``: which variants count.
+    exchange
+        ``ring``, ``zero2``, ``zero3`` or ``server``: how groups and replicas send each other what they share.
+    workspace_bytes
+        Tensor degree, as text -> bytes of each device that are for no op of a stage of this degree, beside the
+        device's reserve.
     """
 
     training: str
@@ -149,6 +157,8 @@ class GroupRules:
     tensor_parallel: int = 0
     uniform: bool = False
     recompute: str = "auto"
+    exchange: Exchange = "ring"
+    workspace_bytes: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

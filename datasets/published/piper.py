@@ -50,7 +50,7 @@ def load(
     Graph, Hardware
         Ops are named ``name.id``; every edge is a tensor of its own. Menus are for training, forward and backward
         together: the ``note`` of ops says so, and gives the micro-batches, which `schedule` goes by where nothing else
-        is asked for.
+        is asked for; gradients go by a parameter server.
 
     Raises
     ------
@@ -60,7 +60,8 @@ def load(
     data = read_json(path, None, InvalidGraph)
     try:
         names = {node["id"]: f"{node.get('name', 'op')}.{node['id']}" for node in data["nodes"]}
-        note = {"training": "1f1b", "microbatches": int(microbatches or data["mbsInBatch"])}
+        batch = {"microbatches": int(microbatches or data["mbsInBatch"])}
+        note = {"training": "1f1b", **batch, "exchange": "server"}
         ops = [
             (names[node["id"]], {"op": node.get("name", ""), "menu": _menu(node, names), "note": note})
             for node in data["nodes"]

@@ -46,9 +46,11 @@ def check_groups(plan: Plan, graph: Graph, hardware: Hardware) -> tuple[float, .
     rate = min(min(hardware.io_bandwidth(i)) for i in range(hardware.num_devices))
     rates = rate, _group_rate(hardware, rate), float(hardware.latency_s.max(initial=0.0))
     for j, claimed in enumerate(plan.stages):
-        true = _use(j, plan, graph, rates, menu, stage)
+        ring = _ring_rate(j, plan, hardware, menu, rates)
+        true = _use(j, plan, graph, (*rates, ring), menu, stage)
         check_stage(j, claimed, true)
-        memory = hardware.devices[0].memory_bytes
+        device, taken = hardware.devices[0], rules.workspace_bytes.get(str(claimed.tensor_parallel), 0.0)
+        memory = max(0.0, device.memory_bytes - device.reserve_bytes - taken)
         if true.held_bytes > memory * (1.0 + OVERFULL):
             raise InvalidPlan(
                 f"each device of stage {j} holds {true.held_bytes:,.0f} bytes; its memory has {memory:,.0f}"
@@ -84,11 +86,12 @@ def _check_devices(plan: Plan, rules: GroupRules, hardware: Hardware) -> None:
 
 
 def _use(
-    j: int, plan: Plan, graph: Graph, rates: tuple[float, float, float], menu: Menu, stage: Mapping[str, int]
+    j: int, plan: Plan, graph: Graph, rates: tuple[float, float, float, float], menu: Menu, stage: Mapping[str, int]
 ) -> StageUse:
     """Return what stage j does, from the definitions alone; see `rlinit.stages.groups.problem`.
 
-    Rates are bytes a second between stages and inside a group, and seconds of latency between stages.
+    Rates are bytes a second between stages and inside a group, seconds of latency between stages, and bytes a second of
+    a ring of the stage's replicas.
     """
     rules, said = plan.groups, plan.stages[j]
     assert rules is not None
@@ -97,7 +100,8 @@ def _use(
         raise InvalidPlan(f"stage {j} does not give a variant for exactly its ops")
     chosen = {op: _variant(menu, op, said.tensor_parallel, said.variants[op]) for op in inside}
     d, passes = said.replicas, 2.0 if rules.training else 1.0
-    rate, group_rate, delay = rates
+    rate, group_rate, delay, ring = rates
+    n, at_once = rules.microbatches, 1 if rules.exchange == "server" else said.tensor_parallel
     sizes = [size_of(value) for value in (*graph.out_bytes.tolist(), *graph.further.size_bytes.tolist())]
     enter, leave, syncs = set[int](), set[int](), list[float]()
     for (u, v), tensor in zip(graph.edges.tolist(), _edge_tensors(graph), strict=True):
@@ -113,13 +117,18 @@ def _use(
     behind = sum(use.replicas for use in plan.stages[j:])
     flying = {"": 1, "1f1b": -(-behind // d), "gpipe": rules.microbatches // d}[rules.training]
     params = math.fsum(one.param_bytes for one in chosen.values())
-    gradient = 4.0 * (d - 1) * params / (d * rules.microbatches * rate) if rules.training else 0.0
+    exchanged = {
+        "server": 4 * (d - 1) / (n * rate),
+        "ring": 2 * (d - 1) / (n * ring),
+        "zero2": (d - 1) * (1 / d + 1 / n) / ring,
+        "zero3": 3 * (d - 1) / (d * ring),
+    }[rules.exchange]
     return StageUse(
         device=said.device,
         num_ops=len(inside),
         work_s=math.fsum(one.time_s for one in chosen.values()) / d,
-        in_s=passes * math.fsum(sizes[t] / rate + delay for t in enter) / d,
-        out_s=passes * math.fsum(sizes[t] / rate + delay for t in leave) / d,
+        in_s=passes * math.fsum(sizes[t] / at_once / rate + delay for t in enter) / d,
+        out_s=passes * math.fsum(sizes[t] / at_once / rate + delay for t in leave) / d,
         overflow_s=0.0,
         param_bytes=params,
         off_cache_bytes=0.0,
@@ -129,9 +138,11 @@ def _use(
         devices=said.devices,
         variants=said.variants,
         sync_s=passes * math.fsum(syncs) / group_rate / d,
-        gradient_s=gradient,
+        gradient_s=exchanged * params / d if rules.training else 0.0,
         in_flight=flying,
-        held_bytes=math.fsum(one.held_bytes * flying + one.fixed_bytes for one in chosen.values()),
+        held_bytes=math.fsum(
+            one.held_bytes * flying + one.fixed_bytes + one.shared_bytes / d for one in chosen.values()
+        ),
     )
 
 
@@ -145,6 +156,33 @@ def _variant(menu: Menu, op: str, degree: int, name: str) -> Variant:
         if one.name == name:
             return one
     raise InvalidPlan(f"op {op!r} has no variant {name!r} at degree {degree}")
+
+
+def _ring_rate(j: int, plan: Plan, hardware: Hardware, menu: Menu, rates: tuple[float, float, float]) -> float:
+    """Return the bytes a second of a ring of stage j's replicas; check that its blocks stand in nodes."""
+    between, inside, _ = rates
+    use, rules = plan.stages[j], plan.groups
+    assert rules is not None
+    if rules.exchange == "server" or len(hardware.nodes) == 1:
+        return between
+    room = math.gcd(*(len(names) for names in hardware.nodes.values()))
+    degrees = [1]
+    for t in [rules.tensor_parallel] if rules.tensor_parallel else menu.degrees:
+        if room % t == 0 and t % degrees[-1] == 0:
+            degrees.append(t)
+    block, last = 1, 1
+    for size in range(2, room + 1):
+        if room % size == 0 and size % last == 0 and all(t % size == 0 for t in degrees if t > size):
+            last = size
+            if len(use.devices) % size == 0:
+                block = size
+    node_of = {device.name: device.node for device in hardware.devices}
+    for at in range(0, len(use.devices), block):
+        if len({node_of[name] for name in use.devices[at : at + block]}) > 1:
+            raise InvalidPlan(f"devices {at} to {at + block - 1} of stage {j} are to stand in one node")
+    if block == len(use.devices):
+        return inside
+    return min(inside, block / use.tensor_parallel * between)
 
 
 def _group_rate(hardware: Hardware, rate: float) -> float:

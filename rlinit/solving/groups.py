@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import get_args
 
 import numpy as np
 
@@ -23,7 +24,8 @@ from rlinit.exact.stages.groups.search import (
     solve_groups,
 )
 from rlinit.exact.stages.ideals.enumeration import Ideals
-from rlinit.plan import GroupRules
+from rlinit.limits import check_number
+from rlinit.plan import Exchange, GroupRules
 from rlinit.solving.common.incumbent import Incumbent
 from rlinit.solving.common.options import SolveOptions
 from rlinit.solving.phases import Form, Kind, Phase, Strategy
@@ -108,7 +110,7 @@ def _why(search: GroupsSearch, ideals: Ideals) -> str:
     problem, options = search.incumbent.problem, search.options
     what = f"no plan of at most {problem.num_devices} devices fits"
     missing = None if options.uniform else missing_bytes(problem, ideals, Budget(5.0))
-    memory = f"each device's {format_bytes(problem.memory_bytes)} of memory"
+    memory = f"each device's {format_bytes(float(problem.memory_bytes.max()))} of memory"
     return f"{what} {memory}" + (f"; {format_bytes(missing)} more would do" if missing is not None else "")
 
 
@@ -188,8 +190,18 @@ def group_baselines(search: GroupsSearch) -> list[Baseline[GroupedStages]]:
     return rows
 
 
+def _exchange(name: object) -> Exchange:
+    for known in get_args(Exchange):
+        if name == known:
+            exchange: Exchange = known
+            return exchange
+    raise RlinitError(f"note of the graph: exchange is {name!r:.40}; expected one of {', '.join(get_args(Exchange))}")
+
+
 def rules_of(request: Request) -> GroupRules:
-    """Return what stages may be: as was asked for, else as the graph's ops note (`training`, `microbatches`).
+    """Return what stages may be: as was asked for, else as the graph's first op notes.
+
+    A note has `training` and `microbatches`, which options replace, `exchange` and `workspace_bytes`.
 
     Parameters
     ----------
@@ -199,7 +211,7 @@ def rules_of(request: Request) -> GroupRules:
     Raises
     ------
     RlinitError
-        Training without micro-batches.
+        Training without micro-batches; an exchange that is none.
     """
     options, graph = request.options, request.graph
     noted = graph.extras.get(0, {}).get("note")
@@ -216,6 +228,11 @@ def rules_of(request: Request) -> GroupRules:
         0 if options.tensor_parallel == "auto" else int(options.tensor_parallel),
         options.uniform,
         "auto" if plain and options.recompute == "none" else options.recompute,
+        _exchange(noted.get("exchange", "ring")),
+        {
+            str(t): check_number("workspace_bytes", size, RlinitError)
+            for t, size in noted.get("workspace_bytes", {}).items()
+        },
     )
 
 

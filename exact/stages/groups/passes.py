@@ -31,12 +31,12 @@ class GroupSums(NamedTuple):
 
     Parameters
     ----------
-    time, gradient, held, fixed
+    time, gradient, held, fixed, shared
         Seconds, and bytes.
     lacking
         How many nodes have no variant.
     crossing_s
-        (p,) seconds of the tensors that leave the ideal.
+        (c, p) seconds of the tensors that leave the ideal.
     devices_s, devices_bytes
         (p,) least seconds of devices that the nodes take, and bytes of devices that they fill, at any degree.
     """
@@ -45,6 +45,7 @@ class GroupSums(NamedTuple):
     gradient: FloatArray
     held: FloatArray
     fixed: FloatArray
+    shared: FloatArray
     lacking: IntArray
     crossing_s: FloatArray
     devices_s: FloatArray
@@ -59,6 +60,7 @@ class VariantArrays(NamedTuple):
     gradient: FloatArray
     held: FloatArray
     fixed: FloatArray
+    shared: FloatArray
     sync_indptr: IntArray
     sync_s: FloatArray
     pred_indptr: IntArray
@@ -70,18 +72,20 @@ class VariantArrays(NamedTuple):
 
 
 class GroupLimits(NamedTuple):
-    """Degrees (c,), numbers of replicas (q,), devices, replicas of all stages, bytes, and micro-batches in flight.
+    """Degrees (c,), numbers of replicas (q,), devices, replicas of all stages, bytes (c,), and micro-batches in flight.
 
+    `share` (c, q) is `GroupProblem.gradient_share`.
     `index_of` (devices + 1,) says which number of replicas is the first of at least so many, q where none is.
     `flying`: 0 for one, 1 for those of the replicas from the stage on, 2 for all of `microbatches`.
     """
 
     degrees: IntArray
     replicas: IntArray
+    share: FloatArray
     index_of: IntArray
     num_devices: int
     most_replicas: int
-    memory: float
+    memory: FloatArray
     microbatches: int
     flying: int
 
@@ -96,6 +100,7 @@ class StageRows(NamedTuple):
     gradient: FloatArray
     held: FloatArray
     fixed: FloatArray
+    shared: FloatArray
     cost: FloatArray
     size: FloatArray
     choice: IntArray
@@ -113,7 +118,7 @@ def new_rows(num_nodes: int, num_rows: int) -> StageRows:
     whole, real = np.zeros(num_nodes + 1, np.int64), np.zeros(num_rows)
     return StageRows(
         whole.copy(), whole.copy(), np.zeros(num_rows, np.int64), real.copy(), real.copy(), real.copy(), real.copy(),
-        real.copy(), real.copy(), whole.copy(),
+        real.copy(), real.copy(), real.copy(), whole.copy(),
     )  # fmt: skip
 
 
@@ -170,13 +175,16 @@ def gather(i: int, j: int, c: int, bits, variants: VariantArrays, rows: StageRow
                 rows.gradient[size] = variants.gradient[r]
                 rows.held[size] = variants.held[r]
                 rows.fixed[size] = variants.fixed[r]
+                rows.shared[size] = variants.shared[r]
                 size += 1
     rows.first[count] = size
     return count
 
 
 @njit(cache=True, nogil=True)
-def choose_rows(count: int, moved: float, d: int, y: float, limit: float, memory: float, rows: StageRows) -> int:
+def choose_rows(
+    count: int, moved: float, c: int, at: int, y: float, limit: float, limits: GroupLimits, rows: StageRows
+) -> int:
     """Choose variants of a stage's gathered rows within the threshold and the memory; see `choose`.
 
     Parameters
@@ -185,17 +193,18 @@ def choose_rows(count: int, moved: float, d: int, y: float, limit: float, memory
         Its nodes.
     moved
         Seconds of its tensors.
-    d, y
-        Replicas, and micro-batches in flight.
-    limit, memory
-        Seconds and bytes at most.
+    c, at, y
+        Degree index, index of its number of replicas, and micro-batches in flight.
+    limit, limits
+        Seconds at most, and what there is.
     rows
         As `gather` wrote them; `choice` is written.
     """
+    d, share = limits.replicas[at], limits.share[c, at]
     for r in range(rows.first[count]):
-        rows.cost[r] = rows.busy[r] + (d - 1) * rows.gradient[r]
-        rows.size[r] = rows.held[r] * y + rows.fixed[r]
-    return choose(rows.first[: count + 1], rows.cost, rows.size, limit * d - moved, memory, rows.choice)
+        rows.cost[r] = rows.busy[r] + share * rows.gradient[r]
+        rows.size[r] = rows.held[r] * y + rows.fixed[r] + rows.shared[r] / d
+    return choose(rows.first[: count + 1], rows.cost, rows.size, limit * d - moved, limits.memory[c], rows.choice)
 
 
 @njit(cache=True, nogil=True)
@@ -218,6 +227,8 @@ def in_flight(behind: int, d: int, limits: GroupLimits) -> int:
 def first_replicas(seconds: float, gradient: float, limit: float, limits: GroupLimits) -> int:
     """Return the index of the first number of replicas that may bring a stage of so many seconds within the threshold.
 
+    Shares of gradients are taken as d - 1, their least.
+
     Parameters
     ----------
     seconds, gradient
@@ -236,19 +247,19 @@ def first_replicas(seconds: float, gradient: float, limit: float, limits: GroupL
 
 
 @njit(cache=True, nogil=True)
-def moved_seconds(i: int, j: int, crossings: Crossings, transfer_s: FloatArray) -> float:
+def moved_seconds(i: int, j: int, c: int, crossings: Crossings, transfer_s: FloatArray) -> float:
     """Return the seconds of the tensors that enter or leave the stage between two ideals.
 
     Parameters
     ----------
-    i, j
-        The ideals.
+    i, j, c
+        The ideals, and the degree index.
     crossings, transfer_s
         See `group_pass`.
     """
     bits, _, cross_indptr, cross, source_bit, consumer_indptr, consumer_bit = crossings
-    seconds = entering(i, j, 0, bits, cross_indptr, cross, consumer_indptr, consumer_bit, transfer_s)
-    return float(seconds + leaving(i, j, 0, bits, cross_indptr, cross, source_bit, transfer_s))
+    seconds = entering(i, j, c, bits, cross_indptr, cross, consumer_indptr, consumer_bit, transfer_s)
+    return float(seconds + leaving(i, j, c, bits, cross_indptr, cross, source_bit, transfer_s))
 
 
 @njit(cache=True, nogil=True)
@@ -289,21 +300,27 @@ def fewest_devices(
             within = inclusion(i, j, bits, first_open, closed, last_word)
             if within == 0:
                 continue
-            whole = within == 2
-            moved = sums.crossing_s[i] + sums.crossing_s[j] if whole else moved_seconds(i, j, crossings, transfer_s)
             for c in range(len(limits.degrees)):
                 if sums.lacking[c, j] != sums.lacking[c, i]:
                     continue
                 size = sums.held[c, j] - sums.held[c, i] + sums.fixed[c, j] - sums.fixed[c, i]
-                if size * (1.0 - _ROOM) > limits.memory:
+                if size * (1.0 - _ROOM) > limits.memory[c]:
                     continue
+                if within == 2:
+                    moved = sums.crossing_s[c, i] + sums.crossing_s[c, j]
+                else:
+                    moved = moved_seconds(i, j, c, crossings, transfer_s)
+                shared = sums.shared[c, j] - sums.shared[c, i]
                 work, gradient = sums.time[c, j] - sums.time[c, i], sums.gradient[c, j] - sums.gradient[c, i]
-                at = first_replicas(work + moved, gradient, limit, limits)
-                if at < len(limits.replicas):
-                    d = limits.replicas[at]
-                    if (work + moved + (d - 1) * gradient) * (1.0 - _ROOM) <= limit * d or gradient >= limit:
-                        fewest[j] = min(fewest[j], fewest[i] + limits.degrees[c] * d)
-                        met += 1
+                for at in range(first_replicas(work + moved, gradient, limit, limits), len(limits.replicas)):
+                    d, met = limits.replicas[at], met + 1
+                    if limits.degrees[c] * d > gain:
+                        break
+                    seconds = work + moved + limits.share[c, at] * gradient
+                    if max(seconds / (limit * d), (size + shared / d) / limits.memory[c]) <= 1.0 + _ROOM:
+                        fewest[j] = fewest[i] + limits.degrees[c] * d
+                        gain = fewest[j] - 1 - fewest[i]
+                        break
     return p - 1, met
 
 
@@ -352,7 +369,7 @@ def group_pass(
     crossings
         Members and tensors of the ideals.
     transfer_s
-        (1, m) seconds of each tensor on either side of a border.
+        (c, m) seconds of each tensor on either side of a border.
     ends
         (p + 1,) where each ideal's labels end; those of ideal j begin at ``ends[j + 1]``, for the largest stands first.
     labels
@@ -374,7 +391,7 @@ def group_pass(
         size = ends[i + 1]  # labels of larger ideals end here
         if met > quota or size + limits.most_replicas + 1 > len(labels):
             return i, met, size, unknown
-        before = max(fewest[i], np.int64(np.ceil(sums.devices_bytes[i] / limits.memory * (1.0 - 1e-9))))
+        before = max(fewest[i], np.int64(np.ceil(sums.devices_bytes[i] / limits.memory.max() * (1.0 - 1e-9))))
         room = limits.num_devices - before
         if room < 0:
             ends[i] = size
@@ -394,12 +411,14 @@ def group_pass(
             within = inclusion(i, j, bits, first_open, closed, last_word)
             if within == 0:
                 continue
-            whole = within == 2
-            moved = sums.crossing_s[i] + sums.crossing_s[j] if whole else moved_seconds(i, j, crossings, transfer_s)
             for c in range(num_degrees):
                 if sums.lacking[c, j] != sums.lacking[c, i]:
                     continue
-                t = limits.degrees[c]
+                if within == 2:
+                    moved = sums.crossing_s[c, i] + sums.crossing_s[c, j]
+                else:
+                    moved = moved_seconds(i, j, c, crossings, transfer_s)
+                t, shared = limits.degrees[c], sums.shared[c, j] - sums.shared[c, i]
                 work, gradient = sums.time[c, j] - sums.time[c, i], sums.gradient[c, j] - sums.gradient[c, i]
                 held, fixed = sums.held[c, j] - sums.held[c, i], sums.fixed[c, j] - sums.fixed[c, i]
                 at, count, asked_d, asked_y, answer = (
@@ -418,14 +437,15 @@ def group_pass(
                             break
                         met += 1
                         y = in_flight(s, d, limits)
-                        seconds = work + moved + (d - 1) * gradient
-                        if max(seconds / (limit * d), (held * y + fixed) / limits.memory) > 1.0 + _ROOM:
+                        seconds = work + moved + limits.share[c, at] * gradient
+                        holds = held * y + fixed + shared / d
+                        if max(seconds / (limit * d), holds / limits.memory[c]) > 1.0 + _ROOM:
                             at += 1
                             continue
                         if d != asked_d or y != asked_y:
                             if count < 0:
                                 count = gather(i, j, c, bits, variants, rows)
-                            answer = choose_rows(count, moved, d, float(y), limit, limits.memory, rows)
+                            answer = choose_rows(count, moved, c, at, float(y), limit, limits, rows)
                             met += 10 * count
                             asked_d, asked_y = d, y
                             if answer < 0:

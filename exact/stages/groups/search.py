@@ -120,21 +120,24 @@ class GroupSearch:
         weight, _ = quantized(busy)
         self.table = IdealTable.build(ideals, weight)
         bit_of = inverse_of(structure.order)
-        columns = (problem.time_s, problem.gradient_s, problem.held_bytes, problem.fixed_bytes)
+        columns = (
+            problem.time_s, problem.gradient_s, problem.held_bytes, problem.fixed_bytes, problem.shared_bytes,
+        )  # fmt: skip
         least = [least_of_rows(problem, column) for column in columns]
         there = least[0][1]
-        size, _ = least_of_rows(problem, problem.held_bytes + problem.fixed_bytes)
+        size, _ = least_of_rows(problem, problem.held_bytes + problem.fixed_bytes + problem.shared_bytes)
         filled = np.where(there, size * problem.degrees[:, None], np.inf).min(axis=0)
-        time, gradient, held, fixed, lacking = (
+        time, gradient, held, fixed, shared, lacking = (
             np.stack([self.table.sums(row) for row in values])
             for values in (*(values for values, _ in least), (~there).astype(np.float64))
         )
-        crossing_s = self.table.crossing_sums(problem.transfer_s)
+        crossing_s = np.stack([self.table.crossing_sums(row) for row in problem.transfer_s])
         self.sums = GroupSums(
             time,
             gradient,
             held,
             fixed,
+            shared,
             lacking.astype(np.int64),
             crossing_s,
             self.table.sums(busy),
@@ -144,25 +147,25 @@ class GroupSearch:
             problem.row_indptr, *columns, problem.sync_indptr, problem.sync_s, structure.pred_indptr, structure.pred,
             structure.succ_indptr, structure.succ, structure.order, bit_of,
         )  # fmt: skip
-        self.transfer_s = problem.transfer_s[None, :]
         self.labels = np.zeros((64 * (problem.most_replicas + 2), LABEL_COLUMNS), np.int64)
 
-    def limits(self, memory_bytes: float) -> GroupLimits:
+    def limits(self, more_bytes: float = 0.0) -> GroupLimits:
         """Return what there is of devices, replicas and memory.
 
         Parameters
         ----------
-        memory_bytes
-            Of a device.
+        more_bytes
+            Of each device, beside the problem's.
         """
         problem = self.problem
         index_of = np.searchsorted(problem.replicas, np.arange(problem.num_devices + 1))
         return GroupLimits(
-            problem.degrees, problem.replicas, index_of, problem.num_devices, problem.most_replicas,
-            memory_bytes * CAPACITY_SLACK, problem.microbatches, _FLYING[problem.in_flight],
+            problem.degrees, problem.replicas, problem.gradient_share, index_of, problem.num_devices,
+            problem.most_replicas, (problem.memory_bytes + more_bytes) * CAPACITY_SLACK, problem.microbatches,
+            _FLYING[problem.in_flight],
         )  # fmt: skip
 
-    def run(self, limit: float, budget: Budget, memory_bytes: float | None = None) -> GroupPass:
+    def run(self, limit: float, budget: Budget, more_bytes: float = 0.0) -> GroupPass:
         """Look for a plan of stages within a threshold.
 
         Parameters
@@ -171,10 +174,10 @@ class GroupSearch:
             Most seconds of a stage.
         budget
             When to stop.
-        memory_bytes
-            In place of the problem's.
+        more_bytes
+            Of each device, beside the problem's.
         """
-        limits = self.limits(self.problem.memory_bytes if memory_bytes is None else memory_bytes)
+        limits = self.limits(more_bytes)
         p = self.table.num_ideals
         counted = self.fewest(limit, limits, budget)
         if counted is None:
@@ -191,7 +194,8 @@ class GroupSearch:
                 return GroupPass(None, False, True, steps)
             before = at
             at, met, _, missed = group_pass(
-                limit, at, _QUOTA, self.sums, self.variants, limits, fewest, self.table.crossings, self.transfer_s,
+                limit, at, _QUOTA, self.sums, self.variants, limits, fewest, self.table.crossings,
+                self.problem.transfer_s,
                 ends, self.labels,
             )  # fmt: skip
             steps, unknown = steps + met, unknown + missed
@@ -218,7 +222,7 @@ class GroupSearch:
             if budget.expired:
                 return None
             at, met = fewest_devices(
-                limit, at, _QUOTA, self.sums, limits, self.table.crossings, self.transfer_s, fewest
+                limit, at, _QUOTA, self.sums, limits, self.table.crossings, self.problem.transfer_s, fewest
             )
             steps += met
         return fewest, steps
@@ -234,9 +238,9 @@ class GroupSearch:
             count = gather(i, j, c, table.crossings.bits, self.variants, rows)
             inside = rows.node[:count]
             stage[inside] = len(degree)
-            moved = moved_seconds(i, j, table.crossings, self.transfer_s)
-            y = in_flight(behind, d, limits)
-            choose_rows(count, moved, d, float(y), limit, limits.memory, rows)
+            moved = moved_seconds(i, j, c, table.crossings, problem.transfer_s)
+            y, at = in_flight(behind, d, limits), int(limits.index_of[d])
+            choose_rows(count, moved, c, at, float(y), limit, limits, rows)
             row[inside] = rows.row[rows.choice[:count]]
             degree.append(c)
             replicas.append(d)
@@ -320,9 +324,9 @@ def _most_seconds(problem: GroupProblem) -> float:
     sync = np.add.reduceat(np.append(problem.sync_s, 0.0), problem.sync_indptr[:-1]) * (
         np.diff(problem.sync_indptr) > 0
     )
-    busy = problem.time_s + problem.gradient_s + sync
+    busy = problem.time_s + problem.gradient_s * (problem.gradient_share / problem.replicas).max() + sync
     largest[count > 0] = np.maximum.reduceat(busy, problem.row_indptr[:-1][count > 0])
-    whole = largest.reshape(len(problem.degrees), -1).max(axis=0).sum() + 2.0 * problem.transfer_s.sum()
+    whole = largest.reshape(len(problem.degrees), -1).max(axis=0).sum() + 2.0 * problem.transfer_s.max(axis=0).sum()
     return float(whole) * (1.0 + 1e-9) + np.finfo(np.float64).tiny
 
 
@@ -337,7 +341,7 @@ def missing_bytes(problem: GroupProblem, ideals: Ideals, budget: Budget) -> floa
         When to stop.
     """
     search, most = GroupSearch(problem, ideals), _most_seconds(problem)
-    low, high = problem.memory_bytes, 2.0 * problem.memory_bytes
+    low, high = 0.0, float(problem.memory_bytes.max())
     while True:
         found = search.run(most, budget, high)
         if found.ended or not np.isfinite(high):
@@ -351,7 +355,7 @@ def missing_bytes(problem: GroupProblem, ideals: Ideals, budget: Budget) -> floa
         if found.ended:
             return None
         low, high = (low, middle) if found.plan is not None else (middle, high)
-    return high - problem.memory_bytes
+    return high
 
 
 def restricted(problem: GroupProblem, degree: int, replicas: int) -> GroupProblem:
@@ -371,5 +375,8 @@ def restricted(problem: GroupProblem, degree: int, replicas: int) -> GroupProble
         problem,
         degrees=problem.degrees[degree : degree + 1],
         row_indptr=problem.row_indptr[degree * n : (degree + 1) * n + 1],
+        gradient_share=problem.gradient_share[degree : degree + 1, problem.replicas == replicas],
+        transfer_s=problem.transfer_s[degree : degree + 1],
         replicas=np.array([replicas], np.int64),
+        memory_bytes=problem.memory_bytes[degree : degree + 1],
     )

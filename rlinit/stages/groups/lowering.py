@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -40,8 +41,7 @@ def lower_groups(graph: Graph, hardware: Hardware, rules: GroupRules) -> Lowered
     graph
         A graph whose ops have a menu.
     hardware
-        Devices that are alike. Where they sit in several nodes, tensor groups stay inside one, and gather at its
-        bandwidth; replicas and stages talk at the slowest link of a device.
+        Devices that are alike. Where they sit in several nodes, tensor groups stay inside one.
     rules
         What is asked for.
 
@@ -68,22 +68,28 @@ def lower_groups(graph: Graph, hardware: Hardware, rules: GroupRules) -> Lowered
     passes = 2.0 if rules.training else 1.0
     rate, delay, group_rate = _rates(hardware)
     columns, names = _rows(graph, structure, menu, degrees, rules, passes / group_rate)
-    gradient = 4.0 * columns["param_bytes"] / (rules.microbatches * rate) if rules.training else 0.0 * columns["time_s"]
+    replicas = _replica_counts(rules, hardware.num_devices)
+    whole = rules.exchange == "server"
+    once, fastest = (4.0, rate) if whole else (2.0, group_rate)
+    at_once = np.ones(len(degrees)) if whole else degrees.astype(np.float64)
+    gradient = columns["param_bytes"] * (once / (rules.microbatches * fastest) if rules.training else 0.0)
     problem = GroupProblem(
         structure=structure,
         degrees=degrees,
         row_indptr=columns["row_indptr"].astype(np.int64),
         time_s=columns["time_s"],
         gradient_s=gradient,
+        gradient_share=_gradient_shares(rules, hardware, degrees, replicas, rate / group_rate),
         held_bytes=columns["held_bytes"],
         fixed_bytes=columns["fixed_bytes"],
+        shared_bytes=columns["shared_bytes"],
         sync_indptr=columns["sync_indptr"].astype(np.int64),
         sync_s=columns["sync_s"],
-        transfer_s=passes * (structure.tensor_bytes / rate + delay),
-        replicas=_replica_counts(rules, hardware.num_devices),
+        transfer_s=passes * (structure.tensor_bytes / (at_once[:, None] * rate) + delay),
+        replicas=replicas,
         num_devices=hardware.num_devices,
         microbatches=rules.microbatches,
-        memory_bytes=hardware.devices[0].memory_bytes,
+        memory_bytes=np.array([room_of(hardware, rules, t) for t in degrees.tolist()]),
         in_flight={"": "one", "gpipe": "batch"}.get(rules.training, "behind"),
     )
     return LoweredGroups(problem, names, columns["param_bytes"])
@@ -98,17 +104,58 @@ def _check_alike(hardware: Hardware) -> None:
             )
 
 
-def node_sizes(hardware: Hardware) -> list[int]:
-    """Return how many devices each node has, in the order of the hardware; one node where devices name none."""
-    sizes: dict[str, int] = {}
-    for device in hardware.devices:
-        sizes[device.node] = sizes.get(device.node, 0) + 1
-    return list(sizes.values())
+def room_of(hardware: Hardware, rules: GroupRules, degree: int) -> float:
+    """Return the bytes of a device for the ops of a stage: its memory without reserve and workspace, above 0.
+
+    Parameters
+    ----------
+    hardware, rules
+        As for `lower_groups`.
+    degree
+        The stage's tensor degree.
+    """
+    device = hardware.devices[0]
+    room = device.memory_bytes - device.reserve_bytes - rules.workspace_bytes.get(str(degree), 0.0)
+    return max(room, float(np.finfo(np.float64).tiny))
+
+
+def blocks_of(degrees: Sequence[int], hardware: Hardware) -> list[int]:
+    """Return numbers of devices that stand in one node: each divides the next, and all nodes; see `GroupProblem`.
+
+    Parameters
+    ----------
+    degrees
+        Tensor degrees, ascending, each of which divides the next and all nodes.
+    hardware
+        The devices.
+    """
+    room, blocks = math.gcd(*map(len, hardware.nodes.values())), [1]
+    for size in range(2, room + 1):
+        if room % size == 0 and size % blocks[-1] == 0 and not any(t % size for t in degrees if t > size):
+            blocks.append(size)
+    return blocks
+
+
+def _gradient_shares(
+    rules: GroupRules, hardware: Hardware, degrees: IntArray, replicas: IntArray, between: float
+) -> FloatArray:
+    """Return (c, q) e(t, d) over what it is per further replica at the best rate; `between` is that between nodes."""
+    n, d = rules.microbatches, replicas.astype(np.float64)
+    passes = {"zero2": 0.5 * (1.0 + n / d), "zero3": 1.5 * n / d}.get(rules.exchange, np.ones_like(d)) * (d - 1.0)
+    if rules.exchange == "server":
+        return np.tile(passes, (len(degrees), 1))
+    blocks = blocks_of(degrees.tolist(), hardware)
+    count = degrees[:, None] * replicas[None, :]
+    together = np.ones_like(count)
+    for block in blocks:
+        together[count % block == 0] = block
+    rate = np.where(together == count, 1.0, np.minimum(1.0, together // degrees[:, None] * between))
+    return np.asarray(passes / rate)
 
 
 def _degrees(menu: Menu, hardware: Hardware, asked: int) -> IntArray:
     """Return the degrees that fit a node, or the one that was asked for."""
-    known, room = menu.degrees, min(node_sizes(hardware))
+    known, room = menu.degrees, math.gcd(*map(len, hardware.nodes.values()))
     if not asked:
         fits = _chain([t for t in known if room % t == 0])
         if not fits:
@@ -186,7 +233,7 @@ def _rows(
             row_indptr.append(len(rows))
     columns = {
         what: np.array([getattr(row, what) for row in rows])
-        for what in ("time_s", "param_bytes", "held_bytes", "fixed_bytes")
+        for what in ("time_s", "param_bytes", "held_bytes", "fixed_bytes", "shared_bytes")
     }
     whole = {"row_indptr": np.array(row_indptr), "sync_indptr": np.array(sync_indptr)}
     lacking = np.flatnonzero(np.diff(whole["row_indptr"]).reshape(len(degrees), -1).sum(axis=0) == 0)

@@ -9,7 +9,7 @@ import numpy as np
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import GroupRules, StageUse
-from rlinit.stages.groups.lowering import LoweredGroups
+from rlinit.stages.groups.lowering import LoweredGroups, blocks_of
 from rlinit.stages.groups.problem import GroupedStages, group_uses
 
 
@@ -33,7 +33,8 @@ def group_parts(
         return {"groups": rules}
     problem = lowered.problem
     degrees = problem.degrees[plan.degree]
-    devices = _devices(degrees.tolist(), plan.replicas.tolist(), hardware)
+    counts = (degrees * plan.replicas).tolist()
+    devices = _devices(counts, blocks_of(problem.degrees.tolist(), hardware), hardware)
     structure = problem.structure
     tensor_of = np.repeat(np.arange(structure.num_tensors), np.diff(structure.tensor_indptr))
     made = plan.stage[structure.tensor_src][tensor_of]
@@ -67,14 +68,12 @@ def group_parts(
     return {"assignment": stage_of, "stages": tuple(uses), "groups": rules}
 
 
-def _devices(degrees: list[int], replicas: list[int], hardware: Hardware) -> list[tuple[str, ...]]:
-    """Return the devices of each stage: larger groups first, node by node, so that no group lies in two nodes."""
-    order = {node: at for at, node in enumerate(dict.fromkeys(device.node for device in hardware.devices))}
-    names = [device.name for device in sorted(hardware.devices, key=lambda device: order[device.node])]
+def _devices(counts: list[int], blocks: list[int], hardware: Hardware) -> list[tuple[str, ...]]:
+    """Return the devices of each stage: those of larger blocks first, node by node, so that blocks lie in one node."""
+    names = [name for inside in hardware.nodes.values() for name in inside]
     found: dict[int, tuple[str, ...]] = {}
     begin = 0
-    for j in sorted(range(len(degrees)), key=lambda j: (-degrees[j], j)):
-        count = degrees[j] * replicas[j]
-        found[j] = tuple(names[begin : begin + count])
-        begin += count
-    return [found[j] for j in range(len(degrees))]
+    for j in sorted(range(len(counts)), key=lambda j: (-max(b for b in blocks if counts[j] % b == 0), j)):
+        found[j] = tuple(names[begin : begin + counts[j]])
+        begin += counts[j]
+    return [found[j] for j in range(len(counts))]

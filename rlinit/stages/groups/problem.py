@@ -4,18 +4,36 @@ A plan is a row of stages, each a set of ops with a tensor degree t, a number of
 op (`rlinit.menu`); no edge leads to an earlier stage, and the devices of all stages, t d each, are at most those there
 are. With N micro-batches a batch, d divides N, and all d together are at most N. For stage i with ops S, in training::
 
-    seconds of a micro-batch  = (sum of time_s + 2 moves(S) + 2 syncs(S)) / d + 4 (d - 1) param_bytes / (d N B)
+    seconds of a micro-batch  = (sum of time_s + 2 moves(S) + 2 syncs(S) + e(t, d) sum of param_bytes) / d
     micro-batches in flight   y = ceil(sum of d_j over j >= i / d_i)
-    bytes of a device         = sum of held_bytes y + fixed_bytes <= memory
+    bytes of a device         = sum of held_bytes y + fixed_bytes + shared_bytes / d
+                             <= memory - reserve - workspace(t)
 
 moves(S) are the seconds of the tensors that enter or leave S, each once on either side; syncs(S) those of the bytes
-that the group gathers or reduces on edges that lead into or out of S. B is the bandwidth between replicas; the 4 is
-that of a parameter server, as in PipeDream's planner. Without training there is no backward pass: 1 in place of the
-twos, no gradients, and y = 1. The value is the largest number of seconds of a stage.
+that the group gathers or reduces on edges that lead into or out of S, at the bandwidth inside a node. Without training
+there is no backward pass: 1 in place of the twos, e = 0, and y = 1. The value is the largest number of seconds of a
+stage. How groups and replicas exchange is one of
+
+=============  ======================  ===================================================================
+``exchange``   e(t, d)                 of
+=============  ======================  ===================================================================
+``ring``       2 (d - 1) / (N B)       an all-reduce of gradients a batch, as with ZeRO-1
+``zero2``      (d - 1) (1/d + 1/N)/B   gradients scattered after each micro-batch, parameters gathered a batch
+``zero3``      3 (d - 1) / (d B)       parameters gathered before both passes as well
+``server``     4 (d - 1) / (N B)       a parameter server (Piper; PipeDream's planner), B of the slowest link
+=============  ======================  ===================================================================
+
+With ``server`` a tensor takes latency and bytes over the slowest link; else it goes in t parts at once. B is the rate
+of a ring: b devices of the stage stand in one node, where b is the largest *block* that divides t d. With b = t d it is
+the bandwidth inside a node; else a ring leaves a node by as many links as it has members there, and B is the least of
+that bandwidth and of b / t times that between nodes. Blocks are 1, ... of which each divides the next, the size of
+every node, and the larger ones of the degrees (`blocks_of`), so that stages placed by falling blocks fill nodes without
+a gap. Where devices name no nodes, or one, all links are alike.
 
 References
 ----------
-Tarnawski et al.: Piper, NeurIPS 2021, section 3. Narayanan et al.: PipeDream, SOSP 2019.
+Tarnawski et al.: Piper, NeurIPS 2021, section 3. Narayanan et al.: PipeDream, SOSP 2019. Rajbhandari et al.: ZeRO, SC
+2020, section 7, whose volumes these are.
 """
 
 from __future__ import annotations
@@ -43,19 +61,22 @@ class GroupProblem:
         (c,) tensor degrees, ascending.
     row_indptr
         (c * n + 1,) variants of node v at degree index a: from ``row_indptr[a * n + v]`` to before the next entry.
-    time_s, gradient_s, held_bytes, fixed_bytes
-        (r,) seconds of a micro-batch, seconds of its gradients as d grows without end, bytes in flight and once.
+    time_s, held_bytes, fixed_bytes, shared_bytes
+        (r,) seconds of a micro-batch, bytes in flight, once, and once by all replicas together.
+    gradient_s, gradient_share
+        (r,) and (c, q): e(t, d) sum of param_bytes is the product of the two; the share is at least d - 1, and 0 for
+        one replica.
     sync_indptr, sync_s
         (r + 1,), seconds of each variant's gathers, both passes: by predecessors of its node, then by successors, in
         the order of `structure`.
     transfer_s
-        (m,) seconds of a tensor on one side of a border between stages, both passes.
+        (c, m) seconds of a tensor on one side of a border of a stage of each degree, both passes.
     replicas
         (q,) numbers of replicas that a stage may have, ascending.
     num_devices, microbatches
         K and N.
     memory_bytes
-        Of a device.
+        (c,) of a device for the ops of a stage of each degree.
     in_flight
         ``"behind"``: y counts the replicas from the stage on (1F1B); ``"batch"``: all N / d (GPipe); ``"one"``.
     """
@@ -65,15 +86,17 @@ class GroupProblem:
     row_indptr: IntArray
     time_s: FloatArray
     gradient_s: FloatArray
+    gradient_share: FloatArray
     held_bytes: FloatArray
     fixed_bytes: FloatArray
+    shared_bytes: FloatArray
     sync_indptr: IntArray
     sync_s: FloatArray
     transfer_s: FloatArray
     replicas: IntArray
     num_devices: int
     microbatches: int
-    memory_bytes: float
+    memory_bytes: FloatArray
     in_flight: str = "behind"
 
     @property
@@ -156,7 +179,8 @@ def group_uses(problem: GroupProblem, plan: GroupedStages) -> list[GroupUse]:
     made, read = stage[structure.tensor_src], stage[structure.tensor_dst]
     uses = []
     for j in range(len(plan.replicas)):
-        d = int(plan.replicas[j])
+        c, d = int(plan.degree[j]), int(plan.replicas[j])
+        share = float(problem.gradient_share[c, int(np.searchsorted(problem.replicas, d))])
         inside = np.flatnonzero(stage == j)
         rows = plan.row[inside]
         enters = np.unique(tensor_of[(read == j) & (made[tensor_of] != j)])
@@ -165,13 +189,15 @@ def group_uses(problem: GroupProblem, plan: GroupedStages) -> list[GroupUse]:
         uses.append(
             GroupUse(
                 work_s=float(problem.time_s[rows].sum()) / d,
-                in_s=float(problem.transfer_s[enters].sum()) / d,
-                out_s=float(problem.transfer_s[leaves].sum()) / d,
+                in_s=float(problem.transfer_s[c, enters].sum()) / d,
+                out_s=float(problem.transfer_s[c, leaves].sum()) / d,
                 sync_s=math.fsum(_syncs(problem, int(v), int(row), stage) for v, row in zip(inside, rows, strict=True))
                 / d,
-                gradient_s=float(problem.gradient_s[rows].sum()) * (d - 1) / d,
+                gradient_s=float(problem.gradient_s[rows].sum()) * share / d,
                 in_flight=y,
-                memory_bytes=float(problem.held_bytes[rows].sum()) * y + float(problem.fixed_bytes[rows].sum()),
+                memory_bytes=float(problem.held_bytes[rows].sum()) * y
+                + float(problem.fixed_bytes[rows].sum())
+                + float(problem.shared_bytes[rows].sum()) / d,
             )
         )
     return uses
@@ -202,7 +228,8 @@ def group_value(problem: GroupProblem, plan: GroupedStages) -> tuple[float]:
     """
     devices = int((problem.degrees[plan.degree] * plan.replicas).sum())
     uses = group_uses(problem, plan)
-    fits = all(use.memory_bytes <= problem.memory_bytes * CAPACITY_SLACK for use in uses)
+    rooms = problem.memory_bytes[plan.degree] * CAPACITY_SLACK
+    fits = all(use.memory_bytes <= room for use, room in zip(uses, rooms.tolist(), strict=True))
     if devices > problem.num_devices or plan.replicas.sum() > problem.microbatches or not fits:
         return (float("inf"),)
     return (max(use.time_s for use in uses),)

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -22,14 +22,14 @@ from rlinit.exact.stages.groups.search import area_bound, ideals_of, solve_group
 from rlinit.exact.stages.groups.variants import choose
 from rlinit.hardware import Device, Hardware
 from rlinit.menu import Menu
-from rlinit.plan import GroupRules
+from rlinit.plan import Exchange, GroupRules
 from rlinit.stages.groups.lowering import lower_groups
 from rlinit.stages.groups.problem import GroupedStages, GroupProblem, group_value
 
 AUTO: dict[str, Any] = {"replicas": "auto", "tensor_parallel": "auto"}
 
 
-def drawn(seed: int, n: int, scale: float = 1.0) -> rlinit.Graph:
+def drawn(seed: int, n: int, scale: float = 1.0, exchange: str = "ring") -> rlinit.Graph:
     """Return a random graph with one or two variants at degrees 1, 2 and, of some ops, 3."""
     draw = np.random.default_rng(seed)
     edges = [(f"o{u}", f"o{v}", float(draw.integers(0, 5))) for v in range(n) for u in range(v) if draw.random() < 0.5]
@@ -39,7 +39,9 @@ def drawn(seed: int, n: int, scale: float = 1.0) -> rlinit.Graph:
         around[b].append(a)
 
     def variant(name: str, t: int, op: str) -> dict[str, Any]:
-        sizes = {key: float(draw.integers(0, 6)) for key in ("param_bytes", "held_bytes", "fixed_bytes")}
+        sizes = {
+            key: float(draw.integers(0, 6)) for key in ("param_bytes", "held_bytes", "fixed_bytes", "shared_bytes")
+        }
         sync = {other: float(draw.integers(0, 3)) for other in around[op] if t > 1}
         return {"name": name, "time_s": scale * float(draw.integers(0, 12)) / t, **sizes, "sync_bytes": sync}
 
@@ -47,7 +49,8 @@ def drawn(seed: int, n: int, scale: float = 1.0) -> rlinit.Graph:
     for op in around:
         degrees = [1, 2, *([3] if draw.random() < 0.3 else [])]
         names = ["plain", "recomputed"][: int(draw.integers(1, 3))]
-        ops.append((op, {"menu": {t: [variant(name, t, op) for name in names] for t in degrees}}))
+        note = {"exchange": exchange, "workspace_bytes": {"1": float(draw.integers(0, 4)), "2": 1.0}}
+        ops.append((op, {"menu": {t: [variant(name, t, op) for name in names] for t in degrees}, "note": note}))
     return rlinit.Graph.build(ops, edges)
 
 
@@ -79,16 +82,21 @@ def every_plan(problem: GroupProblem) -> Iterator[GroupedStages]:
 @given(
     st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 5), st.sampled_from([1, 2, 4, 6]),
     st.sampled_from(["", "1f1b", "gpipe"]), st.sampled_from([6.0, 15.0, 40.0, math.inf]),
-    st.sampled_from([1e-9, 1.0, 1e12]),
+    st.sampled_from([1e-9, 1.0, 1e12]), st.sampled_from(get_args(Exchange)), st.sampled_from([1, 2, 3, 5]),
 )  # fmt: skip
 def test_the_search_is_exact(
-    seed: int, n: int, devices: int, microbatches: int, training: str, memory: float, scale: float
-) -> None:
-    """Value, or infeasibility, is that of all plans; the bound is one."""
-    graph = drawn(seed, n, scale)
-    hardware = Hardware.mesh([Device(f"d{i}", memory_bytes=memory) for i in range(devices)], 2.0 / scale)
+    seed: int, n: int, devices: int, microbatches: int, training: str, memory: float, scale: float,
+    exchange: Exchange, nodes: int,
+) -> None:  # fmt: skip
+    """Value, or infeasibility, is that of all plans; the bound is one; the checker finds the same value."""
+    graph = drawn(seed, n, scale, exchange)
+    rows = [Device(f"d{i}", memory_bytes=memory, reserve_bytes=0.5, node=f"n{i % nodes}") for i in range(devices)]
+    rates = np.array([[10.0 if a.node == b.node else 2.0 for a in rows] for b in rows]) / scale
+    hardware = Hardware(tuple(rows), rates, np.full_like(rates, 0.01 * scale))
+    taken = graph.extras[0]["note"]["workspace_bytes"]
+    rules = GroupRules(training, microbatches, exchange=exchange, workspace_bytes=taken)
     try:
-        problem = lower_groups(graph, hardware, GroupRules(training, microbatches)).problem
+        problem = lower_groups(graph, hardware, rules).problem
     except RlinitError:  # no degree divides the devices for some op
         return
     known = min((group_value(problem, plan)[0] for plan in every_plan(problem)), default=math.inf)
