@@ -12,7 +12,36 @@ from torch import nn
 from rlinit.graph import Graph
 from rlinit.importers.torch.functionalise import without_writes
 
-__all__ = ["Branches", "Chain", "Inception", "RandomNet", "TinyTransformer", "graph_of", "graph_of_program"]
+__all__ = [
+    "Branches",
+    "Chain",
+    "Inception",
+    "RandomNet",
+    "TinyTransformer",
+    "check_same",
+    "flat",
+    "graph_of",
+    "graph_of_program",
+]
+
+
+def flat(value: Any) -> list[torch.Tensor]:
+    """Return the tensors of an output."""
+    import torch.utils._pytree as pytree
+
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def check_same(model: nn.Module, inputs: tuple[Any, ...], outputs: Any, *, exact: bool = True) -> None:
+    """Check that outputs have the structure and the values of the model's own."""
+    with torch.no_grad():
+        expected = model(*inputs)
+    assert type(outputs) is type(expected)
+    for mine, true in zip(flat(outputs), flat(expected), strict=True):
+        if exact:
+            assert torch.equal(mine, true)
+        else:
+            torch.testing.assert_close(mine, true, rtol=1e-3, atol=1e-4)
 
 
 def graph_of(

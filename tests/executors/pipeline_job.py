@@ -12,9 +12,8 @@ import torch
 import rlinit.executors
 from rlinit.errors import InvalidPlan
 from rlinit.executors.pipeline import PipelineExecutor
-from tests.executors.models import Chain, Inception, RandomNet, Reversed, TinyTransformer, graph_of
+from tests.executors.models import Chain, Inception, RandomNet, Reversed, TinyTransformer, check_same, graph_of
 from tests.executors.plans import random_hardware, stage_plan
-from tests.executors.test_local import check_same
 
 
 def correct(size: int, most: int = 9) -> None:

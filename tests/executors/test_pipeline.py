@@ -24,8 +24,7 @@ from tests.late import late_imports
 with late_imports():
     import torch
 
-    from tests.executors.models import Centred, Chain, Inception, RandomNet, TinyTransformer, graph_of
-    from tests.executors.test_local import check_same
+    from tests.executors.models import Centred, Chain, Inception, RandomNet, TinyTransformer, check_same, graph_of
 
 
 ROOT = Path(__file__).resolve().parent.parent.parent

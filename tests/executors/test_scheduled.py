@@ -19,8 +19,7 @@ from tests.late import late_imports
 with late_imports():
     import torch
 
-    from tests.executors.models import Inception, graph_of
-    from tests.executors.test_local import check_same
+    from tests.executors.models import Inception, check_same, graph_of
 
 
 HARDWARE = rlinit.Hardware.mesh([rlinit.Device(f"d{i}", batch_sizes=(1, 2, 3, 4)) for i in range(3)], 4e3)

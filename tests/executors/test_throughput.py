@@ -31,8 +31,8 @@ with late_imports():
         Rewriting,
         TinyTransformer,
         Variadic,
+        flat,
     )
-    from tests.executors.test_local import flat
 
 Made = tuple[Any, tuple[Any, ...], dict[str, Any]]
 """A model with positional and keyword inputs for four rows."""

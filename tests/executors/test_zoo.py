@@ -20,7 +20,7 @@ from tests.late import late_imports
 with late_imports():
     import torch
 
-    from tests.executors.test_local import check_same
+    from tests.executors.models import check_same
 
 
 TEXT = {
