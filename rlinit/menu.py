@@ -127,6 +127,11 @@ class Menu:
         return cls.from_dict(read_json(path, None, InvalidGraph), str(path))
 
 
+def is_recomputed(variant: str) -> bool:
+    """Return whether a variant of this name computes its activations twice."""
+    return "recomp" in variant.lower()
+
+
 def plain_menu(op: str, value: Any) -> dict[str, list[dict[str, Any]]]:
     """Return the variants of an op in one form, that of JSON, after checking them.
 

@@ -35,7 +35,7 @@ from rlinit.cli.output import print_table
 from rlinit.errors import ExecutionFailure, InvalidPlan, RlinitError
 from rlinit.files import write_atomically
 from rlinit.graph import Graph
-from rlinit.plan import Plan
+from rlinit.plan import GroupRules, Plan
 from rlinit.units import format_seconds
 
 if TYPE_CHECKING:
@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 
 _TOLERANCE = 1e-3
 """Relative to the largest output: how far kernels of other devices and batch sizes may round differently."""
+
+_TOKENS = 16
+"""Random tokens of a sequence, where a language model is run without inputs."""
 
 _OTHER_WAYS = {
     ".onnx": "The ops of an ONNX model are not measured here; rlinit run runs its plans by onnxruntime",
@@ -68,7 +71,8 @@ class Run:
     plan: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PLAN")]
     """A plan that schedule wrote (.json)."""
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-    """The model with its weights: .pt2 (from torch.export.save), .onnx (run by onnxruntime) or .keras."""
+    """The model with its weights: .pt2 (from torch.export.save), .onnx (run by onnxruntime) or .keras.
+    For plans of stages of several devices a folder or config.json of transformers."""
     graph: Path | None = None
     """The graph that the plan was made for (.json); without it, the one of the model."""
     hw: str | None = None
@@ -188,8 +192,15 @@ def run_plan(command: Run, arguments: Sequence[str] | None = None) -> int:
     if command.measure and command.executor != "local":
         raise RlinitError("--measure needs --executor local")
     plan = Plan.load(command.plan)
-    if command.executor == "pipeline" and "RANK" not in os.environ:
+    if plan.groups is not None and not (command.model.is_dir() or command.model.suffix.lower() == ".json"):
+        raise RlinitError(
+            f"{command.model}: the plan has stages of several devices, which run with a folder or a "
+            "config.json of transformers"
+        )
+    if (command.executor == "pipeline" or plan.groups is not None) and "RANK" not in os.environ:
         return _start_processes(plan, sys.argv[1:] if arguments is None else arguments)
+    if plan.groups is not None:
+        return _run_groups(command, plan)
     if command.model.suffix.lower() in (".onnx", ".keras"):
         if command.measure or command.executor != "local":
             raise RlinitError(f"{command.model.suffix} files run by --executor local, and are not measured op by op")
@@ -384,6 +395,73 @@ def _run_keras(command: Run, plan: Plan) -> int:
     return _tell(command, plan, result, arrays, lambda: model(inputs if len(inputs) > 1 else inputs[0]))
 
 
+def _run_groups(command: Run, plan: Plan) -> int:
+    """Run this process's part of stages of several devices on a language model of transformers; return the exit code.
+
+    A plan of training takes a step, whose targets are the next tokens; one of inference gives logits.
+    """
+    import torch
+
+    from rlinit.executors.groups import DistributedModel, next_token_loss
+
+    rank, names = int(os.environ["RANK"]), [name for use in plan.stages for name in use.devices]
+    model = _decoder(command)
+    mine = DistributedModel(plan, model, device=device_places(command.devices).get(names[rank], "cpu"))
+    shape = (mine.rules.microbatches, _TOKENS)
+    tokens = torch.randint(int(model.config.vocab_size), shape, generator=torch.Generator().manual_seed(command.seed))
+    if command.inputs:
+        tokens = torch.from_numpy(arrays_for([(shape, "int64")], command.inputs[:1], command.seed)[0])
+    if mine.rules.training:
+        step = mine.step(tokens, tokens, next_token_loss)
+        found, made = {"loss": step.loss, "seconds": step.seconds, "in_flight": step.in_flight}, mine.gradients()
+    else:
+        made = {str(m): logits for m, logits in mine.logits(tokens).items()}
+        found = {"answered": len(made)}
+    if command.check:
+        true = _whole_decoder(command, tokens, mine.rules, made)
+        found["difference"] = _difference(_torch_arrays(made), _torch_arrays(true))
+    if rank == len(names) - 1:
+        row = {"graph": plan.graph, "stages": plan.num_stages, "processes": len(names), **found}
+        print(json.dumps(row, indent=1) if command.json else ", ".join(f"{key} {value}" for key, value in row.items()))
+    mine.close()
+    return 0
+
+
+def _decoder(command: Run) -> Any:
+    """Return the language model of a folder, or of a configuration with random weights, the same in every process."""
+    import torch
+    from transformers import AutoConfig
+    from transformers.models.auto import AutoModelForCausalLM
+
+    auto: Any = AutoModelForCausalLM  # It has no types.
+    if command.model.is_dir() and any(command.model.glob("*.safetensors")):
+        return auto.from_pretrained(command.model).eval()
+    try:
+        config = AutoConfig.from_pretrained(command.model)
+    except (OSError, ValueError) as problem:
+        first = str(problem).partition("\n")[0]
+        raise RlinitError(f"{command.model}: expected a folder or config.json of transformers ({first})") from None
+    torch.manual_seed(command.seed)
+    return auto.from_config(config).eval()
+
+
+def _whole_decoder(command: Run, tokens: Any, rules: GroupRules, parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what one process with the whole model has for each of some gradients, or answers by micro-batch."""
+    import torch
+
+    from rlinit.executors.groups import next_token_loss
+
+    whole = _decoder(command)
+    logits = whole(tokens).logits
+    if not rules.training:
+        answers = logits.detach().chunk(rules.microbatches)
+        return {m: answers[int(m)] for m in parts}
+    torch.autograd.backward(next_token_loss(logits, tokens))
+    tied = whole.get_output_embeddings().weight
+    known = {name: value.grad for name, value in whole.named_parameters()}
+    return {name: known.get(name, tied.grad) for name in parts}
+
+
 # -- what the commands read ------------------------------------------------------------------------------------
 
 
@@ -440,12 +518,13 @@ def _same_graph(command: Run, plan: Plan, graph: Graph, *, needed: bool) -> bool
 
 
 def _start_processes(plan: Plan, arguments: Sequence[str]) -> int:
-    """Run the command again, in as many processes as the plan has stages; end them all where one fails."""
+    """Run the command again, in a process for each device of the plan's stages; end them all where one fails."""
     import subprocess
 
     if plan.assignment is None or not plan.stages:
         raise InvalidPlan(f"a {plan.objective} plan that is {plan.status} has no stages; a pipeline needs them")
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(plan.num_stages)]
+    count = sum(use.replicas * use.tensor_parallel for use in plan.stages)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
     with subprocess.Popen([*launch, "-m", "rlinit.cli.main", *arguments]) as process:
         try:
             code = process.wait()

@@ -152,7 +152,9 @@ def _require_stages(plan: Plan) -> None:
     if plan.assignment is None or plan.objective not in ("pipeline", "memory"):
         raise InvalidPlan(f"a {plan.objective} plan that is {plan.status} has no stages; expected a stage plan")
     if plan.groups is not None:
-        raise InvalidPlan("the plan has stages of several devices; what runs here has one device a stage")
+        raise InvalidPlan(
+            "the plan has stages of several devices; run it by rlinit.executors.groups.DistributedModel (rlinit run)"
+        )
     if plan.training is not None:
         raise InvalidPlan("the plan is for training; run it by rlinit.executors.training.training_step")
 

@@ -12,7 +12,7 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.errors import InvalidGraph, InvalidHardware, RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.menu import Menu, Variant
+from rlinit.menu import Menu, Variant, is_recomputed
 from rlinit.plan import GroupRules
 from rlinit.stages.groups.problem import GroupProblem
 from rlinit.stages.lowering import lower_stages
@@ -26,11 +26,6 @@ class LoweredGroups:
     problem: GroupProblem
     variants: tuple[str, ...]
     param_bytes: FloatArray
-
-
-def is_recomputed(variant: str) -> bool:
-    """Return whether a variant of this name computes its activations twice."""
-    return "recomp" in variant.lower()
 
 
 def lower_groups(graph: Graph, hardware: Hardware, rules: GroupRules) -> LoweredGroups:

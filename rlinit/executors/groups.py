@@ -1,0 +1,412 @@
+"""Plans of stages of several devices on decoders of transformers: one process a device, started by torchrun.
+
+Every process builds the same model and a `DistributedModel` of the same plan, which keeps the process's part of it. The
+ranks of processes are those of the plan's devices: stage by stage, replica by replica, member by member of its tensor
+group. Replica m mod d of a stage takes micro-batch m; replicas add up their gradients after the last one. With
+``1f1b`` a replica has as many micro-batches in flight as the plan counts, then goes backward once for each forward.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from rlinit.errors import ExecutionFailure, InvalidPlan
+from rlinit.executors.lowering.decoders import DecoderStage, check_decoder, decoder_spans, layer_of
+from rlinit.executors.pipeline import joined_group, microbatch_sizes
+from rlinit.menu import is_recomputed
+from rlinit.plan import GroupRules, Plan, StageUse
+
+if TYPE_CHECKING:
+    import torch
+
+Loss = Callable[[Any, Any], Any]
+"""Takes logits and targets of a micro-batch; returns the mean loss over them, a scalar tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedStep:
+    """What one process has after a training step.
+
+    Parameters
+    ----------
+    loss
+        Mean loss over the batch, on processes of the last stage; None elsewhere.
+    seconds
+        Of the step, from one barrier to the next.
+    in_flight
+        Micro-batches that this process held at most.
+    """
+
+    loss: float | None
+    seconds: float
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranks:
+    """Ranks of processes by stage, replica and member of the tensor group."""
+
+    uses: Sequence[StageUse]
+
+    @property
+    def first(self) -> list[int]:
+        """First rank of each stage, and the number of processes."""
+        first = [0]
+        for use in self.uses:
+            first.append(first[-1] + use.replicas * use.tensor_parallel)
+        return first
+
+    def of(self, stage: int, replica: int, member: int) -> int:
+        """Return the rank of a member of a replica of a stage."""
+        return self.first[stage] + replica * self.uses[stage].tensor_parallel + member
+
+    def place(self, rank: int) -> tuple[int, int, int]:
+        """Return stage, replica and member of a rank."""
+        first = self.first
+        stage = next(j for j in range(len(self.uses)) if rank < first[j + 1])
+        return (stage, *divmod(rank - first[stage], self.uses[stage].tensor_parallel))
+
+    def members(self, stage: int, replica: int) -> list[int]:
+        """Return the ranks of a tensor group."""
+        return [self.of(stage, replica, k) for k in range(self.uses[stage].tensor_parallel)]
+
+    def peers(self, stage: int, member: int) -> list[int]:
+        """Return the ranks that hold the same part as a member, one of each replica."""
+        return [self.of(stage, r, member) for r in range(self.uses[stage].replicas)]
+
+
+@dataclass(slots=True)
+class _Passes:
+    """Micro-batches under way, (received, made) each; sends that have not ended; the sum of losses; most under way."""
+
+    held: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+    sends: list[tuple[Any, torch.Tensor]] = field(default_factory=list)
+    loss: float = 0.0
+    most: int = 0
+
+
+class DistributedModel:
+    """The part of a decoder that this process has by a plan of stages of several devices.
+
+    Parameters
+    ----------
+    plan
+        Of `schedule` or `rlinit.llm.plan`, with `replicas` or `tensor_parallel`.
+    model
+        A causal language model of transformers, the same in every process, in eval mode; it is cut down to this
+        process's part.
+    device
+        Where this process computes: the CPU, or ``cuda:N``.
+    time_limit_s
+        Seconds that a process waits for another before it gives up.
+
+    Raises
+    ------
+    InvalidPlan
+        Not such a plan, not as many processes as it has devices, or a model that it does not fit.
+    """
+
+    def __init__(self, plan: Plan, model: Any, *, device: str = "cpu", time_limit_s: float = 60.0) -> None:
+        import torch.distributed as dist
+        from torch.distributed.device_mesh import DeviceMesh
+
+        self.rules, self.device = _rules(plan), device
+        check_decoder(model, [use.tensor_parallel for use in plan.stages])
+        spans = decoder_spans(plan, model.config.num_hidden_layers)
+        self._mine = joined_group(time_limit_s)
+        self._ranks = _Ranks(plan.stages)
+        if dist.get_world_size() != self._ranks.first[-1]:
+            raise InvalidPlan(
+                f"there are {dist.get_world_size()} processes for {self._ranks.first[-1]} devices; expected one each"
+            )
+        self.stage, self.replica, self.member = self._ranks.place(dist.get_rank())
+        self.use = plan.stages[self.stage]
+        self._members, self._replicas, self._ends = self._groups(time_limit_s)
+        recomputed = {layer_of(op) for op, name in self.use.variants.items() if is_recomputed(name)}
+        self.part = DecoderStage(
+            model.to(device),
+            spans[self.stage],
+            None if self._members is None else DeviceMesh.from_group(self._members, device.partition(":")[0]),
+            frozenset(at for at in recomputed if at is not None),
+        )
+
+    def close(self) -> None:
+        """Leave the other processes, where this object joined them."""
+        import torch.distributed as dist
+
+        if self._mine:
+            dist.destroy_process_group()
+
+    def _groups(self, time_limit_s: float) -> tuple[Any, Any, Any]:
+        """Return this process's tensor group, its replicas, and the first and last stage together; None where alone."""
+        import torch.distributed as dist
+
+        ranks, stages = self._ranks, range(len(self._ranks.uses))
+        last = stages[-1]
+        kinds: list[list[list[int]]] = [
+            [ranks.members(j, r) for j in stages for r in range(ranks.uses[j].replicas)],
+            [ranks.peers(j, k) for j in stages for k in range(ranks.uses[j].tensor_parallel)],
+            [[at for at in range(ranks.first[-1]) if ranks.place(at)[0] in (0, last)]],
+        ]
+        found: list[Any] = [None, None, None]
+        for kind, groups in enumerate(kinds):
+            for group in groups:  # every process takes part in making a group
+                if len(group) > 1:
+                    made = dist.new_group(group, timeout=timedelta(seconds=time_limit_s))
+                    if dist.get_rank() in group:
+                        found[kind] = made
+        return found[0], found[1], found[2]
+
+    # -- what users call ---------------------------------------------------------------------------------------
+
+    def step(self, tokens: torch.Tensor, targets: torch.Tensor, loss: Loss) -> GroupedStep:
+        """Run forward and backward of a batch; gradients are those of the mean loss, added up over replicas.
+
+        Parameters
+        ----------
+        tokens
+            (b, s) of the whole batch, the same in every process; b is a multiple of the plan's micro-batches.
+        targets
+            A tensor with the same first dimension.
+        loss
+            The mean loss of a micro-batch.
+
+        Raises
+        ------
+        InvalidPlan
+            The plan is not for training, or the batch cannot be split into its micro-batches.
+        ExecutionFailure
+            This stage failed, or another process is gone.
+        """
+        import torch.distributed as dist
+
+        if not self.rules.training:
+            raise InvalidPlan("the plan is for inference; make it with training='1f1b' and micro-batches")
+        count = self.rules.microbatches
+        microbatch_sizes([tokens, targets], count)
+        given, wanted = tokens.chunk(count), targets.chunk(count)
+        passes = _Passes()
+        self.part.model.zero_grad()
+        with self._failing():
+            dist.barrier()
+            started = time.perf_counter()
+            for forward, m in pass_order(self._own(), self.use.in_flight):
+                if forward:
+                    self._forward(passes, m, given[m])
+                else:
+                    self._backward(passes, m, loss, wanted[m])
+            for work, _ in passes.sends:
+                work.wait()
+            self._add_up()
+            mean = self._mean_loss(passes)
+            dist.barrier()
+        return GroupedStep(mean, time.perf_counter() - started, passes.most)
+
+    def logits(self, tokens: torch.Tensor) -> dict[int, torch.Tensor]:
+        """Return micro-batch -> logits (b, s, vocabulary), of those that this process ends; none before the last stage.
+
+        Parameters
+        ----------
+        tokens
+            (b, s) of the whole batch, the same in every process.
+
+        Raises
+        ------
+        InvalidPlan
+            The batch cannot be split into the plan's micro-batches.
+        ExecutionFailure
+            This stage failed, or another process is gone.
+        """
+        import torch
+
+        microbatch_sizes([tokens], self.rules.microbatches)
+        given, passes, found = tokens.chunk(self.rules.microbatches), _Passes(), {}
+        with self._failing(), torch.no_grad():
+            for m in self._own():
+                self._forward(passes, m, given[m])
+                _, made = passes.held.pop(m)
+                if self.part.span.heads:
+                    found[m] = made
+            for work, _ in passes.sends:
+                work.wait()
+        return found
+
+    def gradients(self) -> dict[str, torch.Tensor]:
+        """Return name in the whole model -> whole gradient, of the parameters that this process holds a part of.
+
+        Every process of the tensor group has to call it.
+        """
+        return {name: _whole(value.grad) for name, value in self.part.parameters.items() if value.grad is not None}
+
+    # -- what a step is made of --------------------------------------------------------------------------------
+
+    def _own(self) -> list[int]:
+        """Return this replica's micro-batches."""
+        return list(range(self.replica, self.rules.microbatches, self.use.replicas))
+
+    def _forward(self, passes: _Passes, m: int, tokens: torch.Tensor) -> None:
+        import torch
+
+        if self.part.span.embeds:
+            given = tokens.to(self.device)
+        else:
+            config = self.part.model.config
+            empty = torch.empty(*tokens.shape, config.hidden_size, dtype=self.part.model.dtype, device=self.device)
+            given = self._receive(empty, self.stage - 1, m, 2 * m)
+            given.requires_grad_(torch.is_grad_enabled())
+        made = self.part(given)
+        passes.held[m] = (given, made)
+        passes.most = max(passes.most, len(passes.held))
+        if not self.part.span.heads:
+            self._send(passes, made.detach(), self.stage + 1, m, 2 * m)
+
+    def _backward(self, passes: _Passes, m: int, loss: Loss, targets: torch.Tensor) -> None:
+        import torch
+
+        given, made = passes.held.pop(m)
+        if self.part.span.heads:
+            value = loss(made, targets.to(self.device)) / self.rules.microbatches
+            passes.loss += float(value.detach())
+            torch.autograd.backward(value)
+        else:
+            torch.autograd.backward(made, self._receive(torch.empty_like(made), self.stage + 1, m, 2 * m + 1))
+        if not self.part.span.embeds:
+            assert given.grad is not None
+            self._send(passes, given.grad, self.stage - 1, m, 2 * m + 1)
+
+    def _receive(self, into: torch.Tensor, stage: int, m: int, tag: int) -> torch.Tensor:
+        """Receive what one member of the replica of a stage sends to this one, and return it."""
+        import torch.distributed as dist
+
+        other = self._ranks.uses[stage]
+        dist.recv(into, self._ranks.of(stage, m % other.replicas, self.member % other.tensor_parallel), tag=tag)
+        return into
+
+    def _send(self, passes: _Passes, value: torch.Tensor, stage: int, m: int, tag: int) -> None:
+        """Send to the members of the replica of a stage that count on this one."""
+        import torch.distributed as dist
+
+        other, value = self._ranks.uses[stage], value.contiguous()
+        for k in range(self.member, other.tensor_parallel, self.use.tensor_parallel):
+            work = dist.isend(value, self._ranks.of(stage, m % other.replicas, k), tag=tag)
+            passes.sends.append((work, value))
+
+    def _add_up(self) -> None:
+        """Add up gradients over replicas, and those of weights that embedding and head share."""
+        import torch
+        import torch.distributed as dist
+
+        for name, value in self.part.parameters.items():
+            if value.grad is None:
+                value.grad = torch.zeros_like(value)
+            if name in self.part.partial:
+                dist.all_reduce(value.grad, group=self._members)
+            if self._replicas is not None:
+                dist.all_reduce(_local(value.grad), group=self._replicas)
+        if self.part.tied is None:
+            return
+        held = [self.part.parameters[name] for name in self.part.tied if name in self.part.parameters]
+        if not held:
+            return
+        total = torch.stack([_whole(value.grad) for value in held]).sum(0)
+        if self._ends is not None:
+            if (self.replica, self.member) != (0, 0):
+                total.zero_()
+            dist.all_reduce(total, group=self._ends)
+        for value in held:
+            _set_whole(value, total)
+
+    def _mean_loss(self, passes: _Passes) -> float | None:
+        import torch
+        import torch.distributed as dist
+
+        if not self.part.span.heads:
+            return None
+        total = torch.tensor(passes.loss, dtype=torch.float64, device=self.device)
+        if self._replicas is not None:
+            dist.all_reduce(total, group=self._replicas)
+        return float(total)
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Say in one line which stage failed."""
+        try:
+            yield
+        except (RuntimeError, ValueError) as problem:
+            if isinstance(problem, InvalidPlan):
+                raise
+            first = str(problem).strip().partition("\n")[0]
+            raise ExecutionFailure(
+                f"stage {self.stage} (replica {self.replica}, member {self.member}) failed on {self.device}, or a "
+                f"process next to it is gone: {first}"
+            ) from problem
+
+
+def next_token_loss(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Return the mean cross entropy of each next token.
+
+    Parameters
+    ----------
+    logits
+        (b, s, vocabulary).
+    tokens
+        (b, s).
+    """
+    import torch
+
+    mean: torch.Tensor = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+    return mean
+
+
+def pass_order(mine: Sequence[int], in_flight: int) -> list[tuple[bool, int]]:
+    """Return (is it forward, micro-batch) of a replica's passes: one backward for each forward once enough are held.
+
+    Parameters
+    ----------
+    mine
+        Its micro-batches, in order.
+    in_flight
+        Micro-batches that it holds at most.
+    """
+    order = [(True, m) for m in mine[:in_flight]]
+    for at, m in enumerate(mine):
+        order.append((False, m))
+        if at + in_flight < len(mine):
+            order.append((True, mine[at + in_flight]))
+    return order
+
+
+def _rules(plan: Plan) -> GroupRules:
+    if plan.groups is None or plan.assignment is None:
+        raise InvalidPlan(
+            f"the plan is {plan.status} and has no stages of several devices; make it with replicas='auto' and "
+            "tensor_parallel='auto'"
+        )
+    return plan.groups
+
+
+def _local(value: Any) -> torch.Tensor:
+    """Return what this process has of a tensor that may be split over a group."""
+    local: torch.Tensor = value.to_local() if hasattr(value, "to_local") else value
+    return local
+
+
+def _whole(value: Any) -> torch.Tensor:
+    """Return a tensor that may be split over a group as a whole."""
+    whole: torch.Tensor = value.full_tensor() if hasattr(value, "full_tensor") else value
+    return whole
+
+
+def _set_whole(value: Any, gradient: torch.Tensor) -> None:
+    """Make a whole tensor the gradient of a parameter that may be split over a group."""
+    if not hasattr(value, "full_tensor"):
+        value.grad = gradient.clone()
+        return
+    from torch.distributed.tensor import distribute_tensor
+
+    value.grad = distribute_tensor(gradient, value.device_mesh, value.placements, src_data_rank=None)
