@@ -26,38 +26,44 @@ quantum     one of the above, raised to the next multiple of what divides every 
 states      (stages) every set of ops that whole stages below the threshold can reach is listed by number of stages,
             and the set of all ops is not among them; an op without weight at an end of the graph is joined to its only
             neighbour, which some best schedule does
+area        (stages of several devices) all devices together are busy for the best options of all ops
+groups      (stages of several devices) rows of stages below the threshold, from the last one on, are told by the ops
+            that are left, devices and replicas; fewer of both are no worse, for more devices are left then and no more
+            micro-batches in flight; options of ops are chosen exactly. No row is whole
 tree        (latency) schedules below the threshold, split by the device of an op and by which of two ops is first; what
             each case leaves open is empty, or contradicts a sum of rows with multipliers >= 0. First may come lags:
             the least time between two ops for each pair of their devices, by trees over the ops between them alone
+
+Stages of several devices are those of `Groups`: its docstrings say what they take, and which degrees there are.
 
 Who says that a field is true: *asked*, the user does, for it is the question (where it is in the plan, the answer names
 it); *chosen*, it is the schedule, any that breaks no rule; *computed* here, and refused where it differs; *proven*, by
 the certificate, else the answer says "value only"; *fixed*, refused unless it is as said; *unread*, it says nothing of
 schedule, value or bound. A field that is not listed is refused.
 
-plan            objective inputs transfer_rule resident  asked
+plan            objective inputs transfer_rule resident groups  asked
                 assignment batches transfers  chosen: where ops run, in which order; batches in `shards` of `start_s`
-                stages  chosen: the devices; computed: their figures
+                stages  chosen: devices, replicas, degrees and variants; computed: their figures
                 start_s devices values shard_inputs  computed; the shard by its definition (`shard_of`)
                 status  computed: "optimal" where the bounds reach the values, else "feasible"
                 bounds  proven
-                format version chunks contiguous training groups stage_orders  fixed: this, 1, 1, true, none, none, none
+                format version chunks contiguous training stage_orders  fixed: this, 1, 1, true, none, none
                 graph_fingerprint hardware_fingerprint  fixed: as in the certificate; the files given are what counts
                 graph hardware bound_source method message notes history phase_s provenance graph_figures modules
                 baselines baseline_notes chunk_order  unread: the order is one of several chunks
 graph           ops edges  asked
                 format version  fixed: this one, 1
                 name int_names  unread
-op              name op param_bytes shared out_bytes flops time_s colocate forbidden outputs view precision  asked
+op              name op param_bytes shared out_bytes flops time_s colocate forbidden outputs view precision menu  asked
                 backward_of  fixed for stages: none
-                backward_time_s node nodes module scopes holds tensors label note menu  unread
+                backward_time_s node nodes module scopes holds tensors label note  unread
 hardware        device link bandwidth latency_s  asked
                 sharing  fixed for pipelines: none
                 format  fixed: this one
                 name  unread
 device          name kind memory_bytes cache_bytes reserve_bytes flops_per_s bytes_per_s launch_s io_bandwidth
-                batch_sizes slowdown efficiency host_s  asked
-                node shares cost_per_hour  unread
+                batch_sizes slowdown efficiency host_s node  asked
+                shares cost_per_hour  unread
 link            from to bandwidth latency_s one_way  asked
 certificate     levels  proven: a number of it is a witness, of which only what follows counts
                 format version graph_fingerprint hardware_fingerprint  fixed: this one, 1, those of the plan
@@ -71,13 +77,13 @@ import math
 import re
 import sys
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from copy import copy as shallow
 from fractions import Fraction
-from itertools import accumulate, pairwise, product
+from itertools import accumulate, chain, pairwise, product
 from operator import le
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 ROUNDING = Fraction(1, 10**9)
 """Relative difference of a number in a plan from the exact one that is put down to floats."""
@@ -130,6 +136,15 @@ LARGEST = 10**30
 MOST_SHARDS, FEW_OPS = (16, 4), 31_250
 """Shards where a device takes batches of any size: up to so many ops times devices, and beyond."""
 
+MOST_STAGES = 4_000_000
+"""Stages of several devices, of any degree, that a proof may look at."""
+
+MOST_SUMS = 20_000
+"""Sums of seconds and bytes that are kept after an op of a stage, beyond which the stage counts as fitting."""
+
+SCALE_BITS = 4096
+"""Bits of the scales in which seconds, and bytes, of stages of several devices are whole."""
+
 OP_KEYS = frozenset(
     ("name", "op", "param_bytes", "shared", "out_bytes", "flops", "time_s", "colocate", "forbidden", "backward_of")
     + ("backward_time_s", "node", "nodes", "module", "scopes", "holds", "outputs", "tensors", "view")
@@ -156,6 +171,11 @@ PLAN_KEYS = frozenset(
     + ("bound_source", "method", "message", "notes", "history", "phase_s", "provenance", "graph_figures", "modules")
     + ("baselines", "baseline_notes")
 )
+GROUP_KEYS = frozenset(
+    ("training", "microbatches", "replicas", "tensor_parallel", "uniform", "recompute", "exchange", "workspace_bytes")
+)
+OPTION_SIZES = ("time_s", "param_bytes", "held_bytes", "fixed_bytes", "shared_bytes")
+OPTION_KEYS = frozenset(("name", *OPTION_SIZES, "sync_bytes"))
 CERTIFICATE_KEYS = frozenset(("format", "version", "graph_fingerprint", "hardware_fingerprint", "levels", "trusted"))
 GRAPH_KEYS = frozenset(("format", "version", "name", "int_names", "ops", "edges"))
 HARDWARE_KEYS = frozenset(("format", "name", "device", "bandwidth", "latency_s", "link", "sharing"))
@@ -632,35 +652,41 @@ def stage_use(graph: Graph, hardware: Hardware, objective: str, ops: list[int], 
     return use
 
 
-def check_stages(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fraction, ...]:
-    """Return the exact values of a stage plan."""
-    objective, stages = plan["objective"], plan["stages"]
-    need(not any(row.get("activation_bytes") for row in stages), "peaks of activation memory are not checked here")
+def stage_members(plan: Any, graph: Graph) -> tuple[list[int], list[list[int]]]:
+    """Return the stage of each op and the ops of each stage, after checking that no edge runs backwards."""
     need(not any("backward_of" in row for row in graph.ops), "backward ops are of training pipelines")
     need(not any(plan.get(key) for key in ("batches", "transfers", "devices", "start_s")), "stages have no timeline")
     rules = plan.get("transfer_rule", "parallel"), plan.get("resident", "tensors")
     need(rules == ("parallel", "tensors"), "rules of transfers and memory are of placements")
+    need(set(plan["assignment"]) == set(graph.names), "the plan does not assign exactly the ops of the graph")
+    assignment = [whole(plan["assignment"][name], f"the stage of {name!r}") for name in graph.names]
+    members: list[list[int]] = [[] for _ in plan["stages"]]
+    for v, stage in enumerate(assignment):
+        need(stage < len(members), f"op {graph.names[v]!r} is on no stage")
+        members[stage].append(v)
+    for u, v, _ in graph.edges:
+        need(assignment[u] <= assignment[v], f"an edge from {graph.names[u]!r} runs backwards")
+    return assignment, members
+
+
+def check_stages(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fraction, ...]:
+    """Return the exact values of a stage plan."""
+    objective, stages = plan["objective"], plan["stages"]
+    need(not any(row.get("activation_bytes") for row in stages), "peaks of activation memory are not checked here")
     for device in hardware.devices if objective == "pipeline" else ():
         need_times(graph, device, [1])
-    assignment = {name: whole(stage, f"the stage of {name!r}") for name, stage in plan["assignment"].items()}
-    need(set(assignment) == set(graph.names), "the plan does not assign exactly the ops of the graph")
+    assignment, members = stage_members(plan, graph)
     devices: list[Any] = [hardware.at.get(row["device"]) for row in stages]
     need(None not in devices and len(set(devices)) == len(devices), "the stages are not on distinct known devices")
     need(objective == "pipeline" or devices == list(range(len(hardware.devices))), "the stages are out of order")
-    members: list[list[int]] = [[] for _ in stages]
-    for v, name in enumerate(graph.names):
-        need(0 <= assignment[name] < len(stages), f"op {name!r} is on no stage")
-        members[assignment[name]].append(v)
-        device = hardware.devices[devices[assignment[name]]]
-        need(not forbidden(graph, v, device), f"op {name!r} is on {device['name']!r}, where it is forbidden")
-    for u, v, _ in graph.edges:
+    for name, stage in zip(graph.names, assignment, strict=True):
+        device = hardware.devices[devices[stage]]
         need(
-            assignment[graph.names[u]] <= assignment[graph.names[v]], f"an edge from {graph.names[u]!r} runs backwards"
+            not forbidden(graph, graph.at[name], device), f"op {name!r} is on {device['name']!r}, where it is forbidden"
         )
     where: dict[Any, int] = {}
-    for name, group in zip(graph.names, graph.group, strict=True):
-        if group is not None:
-            need(where.setdefault(group, assignment[name]) == assignment[name], f"{name!r} is apart from its group")
+    for name, group, stage in zip(graph.names, graph.group, assignment, strict=True):
+        need(group is None or where.setdefault(group, stage) == stage, f"{name!r} is apart from its group")
     uses = []
     for j, (ops, i) in enumerate(zip(members, devices, strict=True)):
         uses.append(stage_use(graph, hardware, objective, ops, i))
@@ -1931,7 +1957,7 @@ class MemoryStates:
         return sum(self.sizes[t] for t in live if not ideal >> self.lattice.tensors[t][0] & 1)
 
 
-def prove_zero(proof: Any, costs: Costs) -> Fraction:
+def prove_zero(proof: Any, costs: Any) -> Fraction:
     """Return 0: no value is below it."""
     return ZERO
 
@@ -1947,9 +1973,465 @@ PROOFS: dict[str, Callable[[Any, Costs], Fraction]] = {
 }
 
 
-def prove(proof: Any, costs: Costs) -> Fraction:
+# -- stages of several devices -------------------------------------------------------------------------------------
+
+
+class Option(NamedTuple):
+    """A way to run an op on a group of devices: seconds, and bytes of each device of the group.
+
+    Bytes of parameters, for each micro-batch in flight, once, and once in all replicas; an edge to a neighbour takes
+    `gather` if it leaves the stage.
+    """
+
+    name: str
+    time: Any
+    param: Any
+    held: Any
+    fixed: Any
+    shared: Any
+    gather: dict[int, Any]
+
+
+class Groups:
+    """Stages of several devices as a plan asks for them: degrees, replicas, options of ops, and what a stage takes.
+
+    With t devices in each of d replicas, and y micro-batches in flight, a stage of some options takes
+
+        seconds   (time + gathers and moves of what enters or leaves it + exchange(t, d) param) / d
+        bytes     held y + fixed + shared / d, of the `room` that t leaves
+    """
+
+    def __init__(self, plan: Any, graph: Graph, hardware: Hardware) -> None:
+        rules, devices = plan["groups"], hardware.devices
+        known(rules, GROUP_KEYS, "groups")
+        self.graph, self.objective, self.level = graph, "pipeline", 0
+        self.expired: Callable[[], bool] = lambda: False
+        self.training, self.recompute = rules["training"], rules.get("recompute", "auto")
+        self.uniform, self.volumes = rules.get("uniform", False), rules.get("exchange", "ring")
+        sound = self.training in ("", "gpipe", "1f1b") and self.recompute in ("none", "auto", "all")
+        sound = sound and self.volumes in ("ring", "zero2", "zero3", "server") and self.uniform in (True, False)
+        need(sound, "groups ask for an unknown way of training, recomputing or exchanging")
+        alike = [{**row, "name": "", "node": ""} for row in devices]
+        need(all(row == alike[0] for row in alike), "stages of several devices need devices that are alike")
+        bound = [row["name"] for row in graph.ops if row.get("colocate") is not None or row.get("forbidden")]
+        need(not bound, "ops of stages of several devices are neither colocated nor forbidden anywhere")
+        self.num_devices, self.nodes = len(devices), [row.get("node", "") for row in devices]
+        self.microbatches = whole(rules["microbatches"], "microbatches", 1)
+        self.most_replicas = min(self.num_devices, self.microbatches)
+        asked = whole(rules.get("replicas", ZERO), "replicas")
+        counts = [asked] if asked else range(1, self.most_replicas + 1)
+        self.replicas = [d for d in counts if d <= self.most_replicas and self.microbatches % d == 0]
+        need(self.replicas, f"{asked} replicas do not divide {self.microbatches} micro-batches")
+        node = math.gcd(*Counter(self.nodes).values())
+        self.degrees = self.degrees_of(whole(rules.get("tensor_parallel", ZERO), "tensor_parallel"), node)
+        self.blocks = [1]
+        for size in range(2, node + 1):
+            larger = [node, *(t for t in self.degrees if t > size)]
+            if size % self.blocks[-1] == 0 and all(each % size == 0 for each in larger):
+                self.blocks.append(size)
+        memory, taken = hardware.capacity(0, "memory_bytes"), rules.get("workspace_bytes", {})
+        free: Any = INF if memory is None else memory - number(devices[0], "reserve_bytes", ZERO)
+        self.room = {t: max(ZERO, free - number(taken, str(t), ZERO)) * CAPACITY for t in self.degrees}
+        self.passes = 2 if self.training else 1
+        self.rate, self.group_rate, self.delay = self.rates(hardware)
+        self.around: list[set[str]] = [set() for _ in graph.ops]
+        for u, v, _ in graph.edges:
+            self.around[u].add(graph.names[v])
+            self.around[v].add(graph.names[u])
+        self.options = [{t: self.options_of(v, t) for t in self.degrees} for v in range(len(graph.ops))]
+        for v in range(len(graph.ops)):
+            need(any(self.options[v].values()), f"op {graph.names[v]!r} has no variant at a degree that fits a node")
+
+    def degrees_of(self, asked: int, node: int) -> list[int]:
+        """Return the degrees that stages may have: that asked for, or those of the menus that divide every node.
+
+        Each is a multiple of those before, so that groups fill nodes.
+        """
+        menus = [row.get("menu") or {} for row in self.graph.ops]
+        need(all(re.fullmatch("[1-9][0-9]{0,4}", t) for menu in menus for t in menu), "a degree of a menu is none")
+        fits: list[int] = []
+        for t in sorted({int(t) for menu in menus for t in menu}):
+            if node % t == 0 and (t == asked if asked else not fits or t % fits[-1] == 0):
+                fits.append(t)
+        need(fits, f"no degree of a menu divides nodes of {node} devices")
+        return fits
+
+    def rates(self, hardware: Hardware) -> tuple[Any, Any, Any]:
+        """Return bytes a second between stages and inside a node, and seconds of latency between stages."""
+        n, own = range(self.num_devices), hardware.devices[0].get("io_bandwidth")
+        rates = {id(rate): rate for row in hardware.rate for rate in row}  # of all pairs, many of which have the same
+        rate = min(rates.values()) if own is None else rate_of(own)
+        need(rate, "no path links every pair of devices")
+        if len(set(self.nodes)) in (1, len(n)):
+            rates = {0: rate}
+        else:
+            rates = {
+                id(hardware.rate[i][j]): hardware.rate[i][j] for i in n for j in n if self.nodes[i] == self.nodes[j]
+            }
+        delays = {id(delay): delay for row in hardware.delay for delay in row}
+        return rate, min(rates.values()), max(delays.values())
+
+    def options_of(self, v: int, t: int) -> list[Option]:
+        """Return the options of an op at a degree, without those that the rule for recomputing leaves out."""
+        rows = self.graph.ops[v].get("menu", {}).get(str(t), [])
+        of_kind = [row for row in rows if ("recomp" in row["name"].lower()) == (self.recompute == "all")]
+        return [self.option(v, row) for row in (rows if self.recompute == "auto" else of_kind or rows)]
+
+    def option(self, v: int, row: Any) -> Option:
+        """Return what a variant takes."""
+        known(row, OPTION_KEYS, f"a variant of {self.graph.names[v]!r}")
+        need(isinstance(row["name"], str) and "time_s" in row, "a variant has no name or no time")
+        syncs = row.get("sync_bytes", {})
+        need(syncs.keys() <= self.around[v], f"a variant of {self.graph.names[v]!r} gathers for no neighbour")
+        gather = {self.graph.at[w]: self.passes * over(number(syncs, w), self.group_rate) for w in syncs}
+        time, param, held, fixed, shared = (number(row, key, ZERO) for key in OPTION_SIZES)
+        return Option(row["name"], time, param, held, fixed, shared, gather)
+
+    def block(self, count: int) -> int:
+        """Return how many devices of a stage of so many stand in one node."""
+        return max(size for size in self.blocks if count % size == 0)
+
+    def exchange(self, t: int, d: int) -> Fraction:
+        """Return the seconds of each byte of parameters that d replicas of groups of t devices send each other.
+
+        By way of a server, with gradients and parameters there and back; in a ring once a batch; with ZeRO scattered
+        after each micro-batch or gathered before each pass. A ring leaves a node by all links that it has there.
+        """
+        n, rate = self.microbatches, self.group_rate
+        shares = {"server": Fraction(4, n), "ring": Fraction(2, n), "zero2": Fraction(1, d) + Fraction(1, n)}
+        if self.volumes == "server":
+            rate = self.rate
+        elif self.block(t * d) < t * d:
+            rate = min(rate, self.rate * Fraction(self.block(t * d), t))
+        share = shares.get(self.volumes, Fraction(3, d))
+        return over((d - 1) * share, rate) if self.training else ZERO
+
+    def moves(self, t: int, size: Fraction) -> Fraction:
+        """Return the seconds of a tensor that enters or leaves a stage of one replica, by as many links as devices."""
+        at_once = 1 if self.volumes == "server" else t
+        return self.passes * (over(size / at_once, self.rate) + Fraction(self.delay))
+
+    def flying(self, d: int, behind: int) -> int:
+        """Return y of a stage of d replicas, where those of all stages from it on are so many."""
+        if self.training == "1f1b":
+            return -(-behind // d)
+        return self.microbatches // d if self.training else 1
+
+
+def check_groups(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fraction, ...]:
+    """Return the exact value of a plan of stages of several devices."""
+    problem, rows = Groups(plan, graph, hardware), plan["stages"]
+    values: list[Fraction] = []
+    assignment, members = stage_members(plan, graph)
+    counts = [whole(row["replicas"], "replicas", 1) for row in rows]
+    degrees = [whole(row["tensor_parallel"], "tensor_parallel", 1) for row in rows]
+    check_devices(plan, problem, hardware, counts, degrees)
+    for j, (said, ops, t, d) in enumerate(zip(rows, members, degrees, counts, strict=True)):
+        need(ops and set(said["variants"]) == {graph.names[v] for v in ops}, f"stage {j} has other ops than variants")
+        chosen = {v: option_named(said["variants"][graph.names[v]], problem, v, t) for v in ops}
+        crossing = [(u, v, x) for u, v, x in graph.edges if (assignment[u] == j) != (assignment[v] == j)]
+        enter, leave = ({x for u, v, x in crossing if assignment[(u, v)[at]] == j} for at in (1, 0))
+        gathers = [chosen[u].gather.get(v, ZERO) for u, v, _ in crossing if u in chosen]
+        gathers += [chosen[v].gather.get(u, ZERO) for u, v, _ in crossing if v in chosen]
+        y = problem.flying(d, sum(counts[j:]))
+        seconds = {
+            "work_s": [one.time for one in chosen.values()],
+            "in_s": [problem.moves(t, graph.tensors[x][2]) for x in enter],
+            "out_s": [problem.moves(t, graph.tensors[x][2]) for x in leave],
+            "sync_s": gathers,
+            "gradient_s": [one.param * problem.exchange(t, d) for one in chosen.values()],
+        }
+        use = {figure: sum(parts, ZERO) / d for figure, parts in seconds.items()}
+        values.append(sum(use.values(), ZERO))
+        use["held_bytes"] = sum((one.held * y + one.fixed + one.shared / d for one in chosen.values()), ZERO)
+        use["param_bytes"] = sum((one.param for one in chosen.values()), ZERO)
+        use["out_bytes"] = sum((graph.tensors[x][2] for x in leave), ZERO)
+        for figure, true in (use | dict.fromkeys(("overflow_s", "off_cache_bytes", "activation_bytes"), ZERO)).items():
+            near(said[figure], true, f"{figure} of stage {j}")
+        need((said["num_ops"], said["in_flight"]) == (len(ops), y), f"stage {j} has {len(ops)} ops, {y} in flight")
+        need(use["held_bytes"] <= problem.room[t], f"a device of stage {j} holds more than its memory")
+    return (max(values),)
+
+
+def option_named(name: Any, problem: Groups, v: int, t: int) -> Option:
+    """Return the option of an op at a degree that has a name."""
+    for one in problem.options[v].get(t, ()):
+        if one.name == name:
+            return one
+    raise Refuted(f"op {problem.graph.names[v]!r} may not run as {str(name)[:40]!r} at degree {t}")
+
+
+def check_devices(plan: Any, problem: Groups, hardware: Hardware, counts: list[int], degrees: list[int]) -> None:
+    """Refute stages of other groups than may be chosen, on devices that are unknown, taken or of two nodes in one."""
+    taken = set[int]()
+    for j, (row, t, d) in enumerate(zip(plan["stages"], degrees, counts, strict=True)):
+        need(t in problem.degrees and d in problem.replicas, f"stage {j} may not have {d} replicas of {t} devices")
+        used: list[Any] = [hardware.at.get(name) for name in row["devices"]]
+        need(len(used) == t * d and row["device"] in row["devices"], f"stage {j} has not {t * d} devices")
+        need(None not in used and taken.isdisjoint(used) and len(set(used)) == t * d, f"devices of stage {j} are taken")
+        taken |= set(used)
+        size = t if problem.volumes == "server" else problem.block(t * d)
+        blocks = ({problem.nodes[i] for i in used[at : at + size]} for at in range(0, t * d, size))
+        need(all(len(nodes) == 1 for nodes in blocks), f"{size} devices of stage {j} that are in a node are in two")
+    need(sum(counts) <= problem.microbatches, "the stages have more replicas than there are micro-batches")
+    need(not problem.uniform or len({*zip(degrees, counts, strict=True)}) == 1, "the stages are not uniform")
+
+
+class GroupStates:
+    """What rows of stages below a threshold can be, from the last one on: states of a closed set, devices, replicas.
+
+    The set has the ops of the stages before. These may be what they like, if those behind have fewer devices and
+    replicas: as many devices are left to them, and no more micro-batches are in flight. So of the states of a set those
+    are kept of which no other has as few of both; and of the replicas of a stage before a state the fewest that it can
+    have. Ops of a set of so many seconds of devices, at their best options, take that many devices at the threshold.
+    """
+
+    def __init__(self, problem: Groups, threshold: Fraction | None, degrees: list[int], replicas: list[int]) -> None:
+        graph = problem.graph
+        self.problem, self.degrees, self.replicas = problem, degrees, replicas
+        self.lattice = lattice = Lattice(graph, [[v] for v in graph.order])
+        at = {v: part for part, v in enumerate(graph.order)}
+        options = [[problem.options[v][t] for t in degrees] for v in graph.order]
+        every = [one for row in options for mine in row for one in mine]
+        moves = [[problem.moves(t, size) for _, _, size in lattice.tensors] for t in degrees]
+        exchange = [[problem.exchange(t, d) for d in replicas] for t in degrees]
+        if threshold is None:  # one that no stage reaches
+            most = max(chain(*exchange))
+            seconds = (one.time + most * one.param + sum(one.gather.values(), ZERO) for one in every)
+            threshold = sum(seconds, ZERO) + 2 * sum(chain(*moves), ZERO) + 1
+        bytes_scale = common_multiple([x for one in every for x in one[2:6]], SCALE_BITS)
+        if not bytes_scale:
+            raise TooLong("the bytes have too many digits")
+        numbers = [threshold, *chain(*moves), *(x / bytes_scale for x in chain(*exchange))]
+        scale = common_multiple(numbers + [x for one in every for x in (one.time, *one.gather.values())], SCALE_BITS)
+        if not scale:
+            raise TooLong("the times have too many digits")
+        self.threshold = int(threshold * scale)
+        self.room: list[Any] = [x if x == INF else x * bytes_scale for x in (problem.room[t] for t in degrees)]
+        self.moves = [[int(x * scale) for x in row] for row in moves]
+        self.exchange = [[int(x * scale / bytes_scale) for x in row] for row in exchange]
+        self.options: list[Any] = [  # of each part, by degree: seconds, bytes of four kinds, gathers by part
+            [
+                [
+                    (int(one.time * scale), *(int(x * bytes_scale) for x in one[2:6]),
+                     {at[w]: int(x * scale) for w, x in one.gather.items()})
+                    for one in mine
+                ]
+                for mine in row
+            ]
+            for row in options
+        ]  # fmt: skip
+        self.around = [sum({1 << w for *_, gather in chain(*row) for w in gather}) for row in self.options]
+        self.known: dict[Any, tuple[Any, ...]] = {}
+
+    def reach(self) -> int | None:
+        """Return how many states there are; None if the set of no ops has one, so that a row of stages is whole."""
+        problem, lattice, none = self.problem, self.lattice, self.threshold * self.problem.num_devices
+        weights = [
+            [
+                min((self.degrees[c] * row[0] for c, mine in enumerate(part) for row in mine), default=none)
+                for part in self.options
+            ]
+        ]
+        for c in range(len(self.degrees)):
+            weights.append([min((row[0] for row in part[c]), default=none) for part in self.options])
+            weights.append([min((row[2] + row[3] for row in part[c]), default=0) for part in self.options])
+        self.figures = figures = lattice.sets(*weights)
+        order = Ordered(figures, [row[0][0] for row in figures.values()], len(lattice.parts))
+        pairs = sum(order.larger_than(row[2], order.all).bit_count() for row in figures.values())
+        if pairs * len(self.degrees) > MOST_STAGES:
+            raise TooLong(f"the proof looks at {pairs * len(self.degrees):,} stages, more than {MOST_STAGES:,}")
+        states, reached = {lattice.full: [(0, 0)]}, 1 << order.at[lattice.full]
+        for ideal in sorted(figures, key=int.bit_count, reverse=True)[1:]:
+            need(not problem.expired(), "the search has no time left")
+            area, best = figures[ideal][0][0], dict[int, int]()
+            spare = problem.num_devices - (area // self.threshold + 1 if ideal else 0)
+            found = order.larger_than(figures[ideal][2], reached & order.below(area + spare * self.threshold))
+            for grown in order.listed(found):
+                self.extend(ideal, grown, spare, states[grown], best)
+            kept: list[tuple[int, int]] = []
+            for count in sorted(best):
+                if not kept or best[count] < kept[-1][0]:
+                    kept.append((best[count], count))
+            if kept:
+                states[ideal] = kept
+                reached |= 1 << order.at[ideal]
+        return None if 0 in states else sum(map(len, states.values()))
+
+    def extend(self, ideal: int, grown: int, spare: int, states: list[tuple[int, int]], best: dict[int, int]) -> None:
+        """Put a stage from one closed set to another before the states of the latter; best: replicas -> devices."""
+        (area, *before), live_before, _ = self.figures[ideal]
+        (area_after, *after), live_after, _ = self.figures[grown]
+        room, inside, tensors = spare - states[-1][0], grown & ~ideal, self.lattice.tensors
+        if area_after - area >= room * self.threshold:
+            return
+        crossing = [x for x in live_before if tensors[x][1] & inside]
+        crossing += [x for x in live_after if inside >> tensors[x][0] & 1]
+        for c, t in enumerate(self.degrees):
+            least, size = after[2 * c] - before[2 * c], after[2 * c + 1] - before[2 * c + 1]
+            moved = sum(self.moves[c][x] for x in crossing)
+            if least + moved < self.threshold * (room // t) and size <= self.room[c]:
+                kinds = Counter(self.kind(part, c, inside) for part in places(inside))
+                self.place(list(kinds.items()), moved, c, spare, states, best)
+
+    def kind(self, part: int, c: int, inside: int) -> tuple[Any, ...]:
+        """Return the options of a part in a stage, those that another is no worse than in all respects left out."""
+        key = part, c, self.around[part] & ~inside
+        if key not in self.known:
+            rows = {
+                (time + sum(x for w, x in gather.items() if not inside >> w & 1), *others)
+                for time, *others, gather in self.options[part][c]
+            }
+            self.known[key] = tuple(
+                row for row in sorted(rows) if not any(each != row and all(map(le, each, row)) for each in rows)
+            )
+        return self.known[key]
+
+    def place(
+        self, kinds: Any, moved: int, c: int, spare: int, states: list[tuple[int, int]], best: dict[int, int]
+    ) -> None:
+        """Give a stage the fewest replicas that it can have before each of some states."""
+        t, room = self.degrees[c], self.room[c]
+        time, param, held, fixed, shared = (
+            sum(count * min(row[at] for row in rows) for rows, count in kinds) for at in range(5)
+        )
+        for d, exchange in zip(self.replicas, self.exchange[c], strict=True):
+            if not states or t * d > spare - states[-1][0]:
+                break
+            seconds = self.threshold * d - moved
+            if time + exchange * param >= seconds:
+                continue
+            most_bytes = INF if room == INF else math.floor(d * room)
+            endless = not held or room == INF
+            fits, most, left = 0, INF if endless else (most_bytes - d * fixed - shared) // (d * held), []
+            for devices, behind in states:  # the more replicas behind, the more micro-batches in flight
+                y = self.problem.flying(d, behind + d)
+                if fits < y <= most:
+                    rows = [
+                        ([(time + exchange * param, d * (held * y + fixed) + shared)
+                          for time, param, held, fixed, shared in own], count)
+                        for own, count in kinds
+                    ]  # fmt: skip
+                    if self.chosen(rows, seconds, most_bytes):
+                        fits = y
+                    else:
+                        most = y - 1
+                if y > fits:
+                    left.append((devices, behind))
+                elif devices + t * d <= spare and behind + d <= self.problem.most_replicas:
+                    best[behind + d] = min(best.get(behind + d, spare), devices + t * d)
+            states = left
+
+    def chosen(self, rows: Any, seconds: int, room: Any) -> bool:
+        """Return whether options of (seconds, bytes), one for each op, take less than so many seconds and fit in all.
+
+        Rows are the options of an op, and how many ops have these. Exact, but that a stage counts as fitting where more
+        than `MOST_SUMS` sums would be kept.
+        """
+        fast = [(min(own), n) for own, n in rows]
+        small = [(min(own, key=lambda one: one[::-1]), n) for own, n in rows]
+        cost, size = (sum(one[at] * n for one, n in fast) for at in (0, 1))
+        slow, least = (sum(one[at] * n for one, n in small) for at in (0, 1))
+        if cost >= seconds or least > room:
+            return False
+        if size <= room or slow < seconds:
+            return True
+        steps = []  # from the fastest options to smaller ones, cheapest byte first: the linear relaxation
+        for own, n in rows:
+            one = min(own)
+            while less := [each for each in own if each[1] < one[1]]:
+                price, further = min((Fraction(each[0] - one[0], one[1] - each[1]), each) for each in less)
+                steps.append((price, one[1] - further[1], n))
+                one = further
+        excess, bound = size - room, Fraction(cost)
+        for price, saved, n in sorted(steps):
+            if saved * n >= excess:
+                break
+            excess, bound = excess - saved * n, bound + price * saved * n
+        if bound + price * excess >= seconds:
+            return False
+        if bound + price * saved * -(-excess // saved) < seconds:
+            return True
+        return self.listed(rows, seconds, room, price)
+
+    def listed(self, rows: Any, seconds: int, room: int, price: Fraction) -> bool:
+        """Return whether a choice is left of all, when those are dropped whose seconds, bytes or price are too many.
+
+        The price is that of a byte, at which seconds and bytes of a choice that fits are less than those of the limits.
+        Ops whose options differ most by it come first: they leave one.
+        """
+        p, q = price.as_integer_ratio()
+        ops = []
+        for own, n in rows:
+            priced = sorted((q * cost + p * size, cost, size) for cost, size in own)
+            apart = priced[1][0] - priced[0][0] if len(priced) > 1 else INF
+            ops += [(apart, [(cost, size, both) for both, cost, size in priced])] * n
+        ops.sort(key=lambda op: -op[0])
+        left = [seconds - 1, room, q * (seconds - 1) + p * room]
+        for _, own in ops:
+            left = [most - min(column) for most, column in zip(left, zip(*own, strict=True), strict=True)]
+        sums = [(0, 0, 0)]
+        for _, own in ops:
+            left = [most + min(column) for most, column in zip(left, zip(*own, strict=True), strict=True)]
+            grown = sorted(
+                (cost + a, size + b, both + c)
+                for cost, size, both in sums
+                for a, b, c in own
+                if cost + a <= left[0] and size + b <= left[1] and both + c <= left[2]
+            )
+            sums = []
+            for each in grown:
+                if not sums or each[1] < sums[-1][1]:
+                    sums.append(each)
+            if not 0 < len(sums) <= MOST_SUMS:
+                return bool(sums)
+        return True
+
+
+def group_states(problem: Groups, threshold: Fraction | None) -> int | None:
+    """Return how many states rows of stages below a threshold have; None if one is whole. Without: of all that fit."""
+    cases = [(problem.degrees, problem.replicas)]
+    if problem.uniform:
+        cases = [([t], [d]) for t in problem.degrees for d in problem.replicas]
+    counts = [GroupStates(problem, threshold, *case).reach() for case in cases]
+    return None if None in counts else sum(count for count in counts if count)
+
+
+def prove_groups(proof: Any, problem: Groups) -> Fraction:
+    """Return the threshold of the proof if no row of stages below it is whole; without one, no end if none fits."""
+    threshold = ratio(proof["threshold"]) if "threshold" in proof else None
+    need(threshold is None or threshold > 0, "the threshold must be positive")
+    states = group_states(problem, threshold)
+    need(states is not None, "stages below the threshold make a whole row")
+    need(proof["states"] == states, f"the proof counts {proof['states']} states; there are {states}")
+    return INF if threshold is None else threshold
+
+
+def prove_area(proof: Any, problem: Groups) -> Fraction:
+    """Return the seconds that all devices together are busy at least, shared by all."""
+    least = (min(t * one.time for t, mine in row.items() for one in mine) for row in problem.options)
+    return sum(least, ZERO) / problem.num_devices
+
+
+GROUP_PROOFS: dict[str, Callable[[Any, Groups], Fraction]] = {
+    "zero": prove_zero,
+    "area": prove_area,
+    "groups": prove_groups,
+}
+
+
+# -- answers -------------------------------------------------------------------------------------------------------
+
+
+def costs_of(plan: Any, graph: Graph, hardware: Hardware, level: int, values: tuple[Fraction, ...]) -> Costs | Groups:
+    """Return what proofs of a plan's bound on a level know of its problem."""
+    return Groups(plan, graph, hardware) if plan.get("groups") else Costs(plan, graph, hardware, level, values)
+
+
+def prove(proof: Any, costs: Costs | Groups) -> Fraction:
     """Return the bound that a proof proves."""
-    need(isinstance(proof, dict) and proof.get("kind") in PROOFS, f"unknown proof {str(proof)[:60]}")
+    table: dict[str, Callable[[Any, Any], Fraction]] = GROUP_PROOFS if isinstance(costs, Groups) else PROOFS
+    need(isinstance(proof, dict) and proof.get("kind") in table, f"unknown proof {str(proof)[:60]}")
     need(
         costs.objective != "throughput" or proof["kind"] in ("zero", "load"),
         f"{proof['kind']} proves no bounds of throughput: shards of an op may run at once",
@@ -1958,7 +2440,7 @@ def prove(proof: Any, costs: Costs) -> Fraction:
         costs.level == 0 or proof["kind"] in ("zero", "states"),
         f"{proof['kind']} proves bounds on the first level alone",
     )
-    return PROOFS[proof["kind"]](proof, costs)
+    return table[proof["kind"]](proof, costs)
 
 
 def exact_values(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fraction, ...]:
@@ -1970,13 +2452,14 @@ def exact_values(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fraction,
     stages = plan["objective"] in ("pipeline", "memory")
     need(plan.get("chunks", 1) == 1 and plan.get("contiguous", True), "chunks and scattered ops are not checked here")
     need(not plan.get("training"), "training pipelines are not checked here")
-    need(not plan.get("groups"), "stages of several devices are not checked here")
     need(not plan.get("stage_orders"), "peaks of activation memory are not checked here")
+    need(not plan.get("groups") or plan["objective"] == "pipeline", "stages of several devices are of pipelines")
     need(plan["objective"] != "pipeline" or not hardware.sharing, "devices that share are not checked here")
     counts = plan.get("inputs", 1), plan.get("shard_inputs", 1)
     need(plan["objective"] == "throughput" or counts == (1, 1), "only throughput is of several inputs")
     need(plan.get("resident", "peak") in ("peak", "tensors", "weights"), "unknown rule of what memory holds")
-    values = (check_stages if stages else check_placement)(plan, graph, hardware)
+    checked = check_groups if plan.get("groups") else check_stages if stages else check_placement
+    values = checked(plan, graph, hardware)
     need(len(values) == len(plan["values"]), "the plan has not as many values as its objective")
     for level, (said, true) in enumerate(zip(plan["values"], values, strict=True)):
         near(said, true, f"the value on level {level}")
@@ -2002,8 +2485,9 @@ def check(plan: Any, graph: Graph, hardware: Hardware, certificate: Any, reached
     for level, (row, said) in enumerate(zip(certificate["levels"], bounds, strict=True)):
         if row is None:
             return f"VERIFIED (value only) {shown}; the bound rests on {', '.join(certificate['trusted'])}"
-        costs = Costs(plan, graph, hardware, level, values)
-        costs.reached = reached or costs.reached
+        costs = costs_of(plan, graph, hardware, level, values)
+        if reached and isinstance(costs, Costs):
+            costs.reached = reached
         try:
             proven.append(prove(row, costs))
         except TooLong as problem:
@@ -2019,11 +2503,21 @@ def check(plan: Any, graph: Graph, hardware: Hardware, certificate: Any, reached
 
 def question(plan: Any) -> str:
     """Return what of the problem the plan alone says."""
+    if plan.get("groups"):
+        asked = (f"{key} {plain(value)}" for key, value in sorted(plan["groups"].items()) if value)
+        return f"pipeline of stages of several devices, {', '.join(asked)}"
     objective, inputs = plan["objective"], whole(plan.get("inputs", ONE), "inputs", 1)
     if objective in ("pipeline", "memory"):
         return str(objective)
     rules = f"{plan.get('transfer_rule', 'parallel')} transfers, {plan.get('resident', 'tensors')} in memory"
     return f"{objective} of {inputs} input{'s' * (inputs > 1)}, {rules}"
+
+
+def plain(value: Any) -> str:
+    """Return a value of a plan's rules as it is read."""
+    if isinstance(value, dict):
+        return " ".join(f"{key}: {plain(each)}" for key, each in sorted(value.items()))
+    return f"{float(value):.12g}" if isinstance(value, Fraction) else str(value)
 
 
 def answer(read: Callable[[], tuple[Any, Any, Any, Any]], reached: Any = None) -> str:

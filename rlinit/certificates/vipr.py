@@ -465,6 +465,7 @@ def write_vipr(path: str | Path, plan: Plan, graph: Graph, hardware: Hardware, t
     """
     budget = Budget(time_limit_s)
     try:
+        check.need(plan.groups is None, "stages of several devices have no proofs in VIPR's format")
         check.need(plan.objective != "throughput", "VIPR files are of latency, pipelines and memory, not of throughput")
         read = exact_plan(plan, graph, hardware)
         costs, value = check.Costs(*read[:3], 0, read[3]), read[3][0]

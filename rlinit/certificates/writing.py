@@ -80,7 +80,6 @@ def uncertified(
     training: bool = False,
     scattered: bool = False,
     activations: bool = False,
-    grouped: bool = False,
 ) -> str:
     """Return why there are no certificates of a problem's plans, nothing where there are.
 
@@ -88,12 +87,9 @@ def uncertified(
     ----------
     hardware, objective
         Of the problem.
-    training, scattered, activations, grouped
-        Whether it is a training pipeline, a device runs several chunks, or any ops, stages hold working memory, or have
-        several devices.
+    training, scattered, activations
+        Whether it is a training pipeline, a device runs several chunks, or any ops, or stages hold working memory.
     """
-    if grouped:
-        return "there are no certificates of stages of several devices yet"
     if training:
         return "there are no certificates of training pipelines yet"
     if scattered:
@@ -128,7 +124,7 @@ def certificate_of(plan: Plan, graph: Graph, hardware: Hardware, time_limit_s: f
     for level, value in enumerate(values):
         bound = written["bounds"][level] if plan.bounds else Fraction(0)
         try:
-            costs = check.Costs(written, raw_graph, raw_hardware, level, values)
+            costs = check.costs_of(written, raw_graph, raw_hardware, level, values)
             costs.expired = lambda: budget.expired
             levels.append(None if None in levels else _proof(costs, bound, value, between, budget))
         except check.Refuted:  # a bound of a kind that it does not check
@@ -161,8 +157,8 @@ def exact_plan(
         The checker refuses the plan; the message says why.
     """
     scattered = plan.chunks > 1 or not plan.contiguous
-    grouped, training = plan.groups is not None, plan.training is not None
-    if why := uncertified(hardware, plan.objective, training=training, scattered=scattered, grouped=grouped):
+    training = plan.training is not None
+    if why := uncertified(hardware, plan.objective, training=training, scattered=scattered):
         raise InvalidPlan(why)
     try:
         written = check.parse(json.dumps(plan.to_dict()), "rlinit-plan", "the plan")
@@ -175,12 +171,18 @@ def exact_plan(
 
 
 def _proof(
-    costs: check.Costs, bound: Fraction, value: Fraction, between: Callable[[], BetweenOps], budget: Budget
+    costs: check.Costs | check.Groups,
+    bound: Fraction,
+    value: Fraction,
+    between: Callable[[], BetweenOps],
+    budget: Budget,
 ) -> Proof | None:
     """Return the cheapest proof that reaches a bound up to what floats round; None where none does."""
     wanted = bound * (1 - check.ROUNDING)
     if wanted <= 0:
         return {"kind": "zero"}
+    if isinstance(costs, check.Groups):
+        return _group_proof(costs, wanted, value)
     simple = list(_simple_proofs(costs)) if costs.level == 0 else []
     for proof in (*simple, *({"kind": "quantum", "proof": proof} for proof in simple)):
         if _reaches(proof, costs, wanted):
@@ -195,6 +197,18 @@ def _proof(
                 return proof
     found = (_states(costs, threshold) for threshold in thresholds if threshold >= wanted)
     return next((proof for proof in found if proof is not None), None)
+
+
+def _group_proof(costs: check.Groups, wanted: Fraction, value: Fraction) -> Proof | None:
+    """Return a proof that no stages of several devices are below the plan's value, else below its bound."""
+    area: Proof = {"kind": "area"}
+    if check.prove(area, costs) >= min(value, wanted):
+        return area
+    for threshold in (value, wanted):
+        states = check.group_states(costs, threshold)
+        if states is not None:
+            return {"kind": "groups", "threshold": str(threshold), "states": states}
+    return None
 
 
 def _reaches(proof: Proof, costs: check.Costs, wanted: Fraction) -> bool:

@@ -108,13 +108,16 @@ def schedule_model(command: Schedule, notes: Console) -> int:
         raise RlinitError(f"certify_s is {command.certify_s}; expected seconds > 0 (--certify-s)")
     if command.certify_vipr is not None and command.solving.objective == "throughput":
         raise RlinitError("--certify-vipr: there are proofs of latency, pipelines and memory, not of throughput")
+    grouped = groups_devices(command.solving)
+    if command.certify_vipr is not None and grouped:
+        raise RlinitError("--certify-vipr: stages of several devices have no proofs in this format, but with --certify")
     options, hardware = command.solving, load_hardware(command.hw)
     if command.certify is not None or command.certify_vipr is not None:
         from rlinit.certificates import uncertified
 
-        marks = {"training": options.training is not None, "scattered": options.chunks > 1 or not options.contiguous}
-        marks["grouped"] = groups_devices(options)
-        if why := uncertified(hardware, options.objective, **marks, activations=options.activations):
+        training, scattered = options.training is not None and not grouped, options.chunks > 1 or not options.contiguous
+        marks = {"training": training, "scattered": scattered, "activations": options.activations}
+        if why := uncertified(hardware, options.objective, **marks):
             raise RlinitError(f"{'--certify-vipr' if command.certify is None else '--certify'}: {why}")
     if command.certify is not None:
         command.certify.mkdir(parents=True, exist_ok=True)

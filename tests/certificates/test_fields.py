@@ -55,9 +55,25 @@ def test_every_field_that_a_file_may_have_is_in_the_table() -> None:
     assert set(TABLE.values()) == {*REFUTED, "asked", "unread"}
 
 
+def grouped() -> list[Any]:
+    """Return plan, graph, hardware and certificate of stages of several devices."""
+    one = {"time_s": 4.0, "param_bytes": 2.0, "held_bytes": 6.0, "fixed_bytes": 1.0}
+    menu = {1: [one, {"name": "recomputed", "time_s": 5.0, "held_bytes": 1.0}], 2: [{"time_s": 1.5, "held_bytes": 3.0}]}
+    graph = rlinit.Graph.build([("a", {"menu": menu}), ("b", {"menu": menu})], [("a", "b", 1.0)])
+    hardware = Hardware.mesh([Device(f"d{i}", "gpu", 9.0, node=f"n{i // 2}") for i in range(4)], 8.0)
+    asked: Any = {"replicas": "auto", "tensor_parallel": "auto", "training": "1f1b", "microbatches": 4}
+    plan = rlinit.schedule(graph, hardware, recompute="auto", **asked)
+    return [plan.to_dict(), graph.to_dict(), hardware.to_dict(), certificate_of(plan, graph, hardware)]
+
+
 @cache
-def base(objective: Objective, *, mesh: bool = False) -> str:
-    """Return four files of a problem in which every field of its kind matters, as JSON; `mesh` gives it no links."""
+def base(objective: Objective, *, mesh: bool = False, several: bool = False) -> str:
+    """Return four files of a problem in which every field of its kind matters, as JSON.
+
+    `mesh` gives it no links, `several` stages of several devices.
+    """
+    if several:
+        return json.dumps(dict(zip(attack.FILES, grouped(), strict=True)))
     timed = objective == "throughput"
     times = {"time_s": {"*": {1: 1.0, 2: 1.5}}} if timed else {}
     ops: list[tuple[str, dict[str, Any]]] = [
@@ -92,6 +108,7 @@ LATENCY: Any = ("latency",)
 PIPELINE: Any = ("pipeline",)
 THROUGHPUT: Any = ("throughput",)
 MESH: Any = ("latency", True)
+GROUPS: Any = ("pipeline", False, True)
 
 EDITS: dict[tuple[str, str], list[tuple[Any, Any]]] = {
     ("plan", "format"): [(LATENCY, "rlinit-graph")],
@@ -103,7 +120,7 @@ EDITS: dict[tuple[str, str], list[tuple[Any, Any]]] = {
     ("plan", "assignment"): [(LATENCY, {"a": "y", "b": "y"}), (PIPELINE, {"a": 0, "b": 0}), (LATENCY, None)],
     ("plan", "batches"): [(LATENCY, []), (PIPELINE, [{}])],
     ("plan", "transfers"): [(LATENCY, []), (PIPELINE, [{}])],
-    ("plan", "stages"): [(PIPELINE, []), (LATENCY, [{}])],
+    ("plan", "stages"): [(PIPELINE, []), (LATENCY, [{}]), (GROUPS, [])],
     ("plan", "start_s"): [(LATENCY, {"a": 1.0, "b": 7.0}), (PIPELINE, {"a": 0.0})],
     ("plan", "devices"): [(LATENCY, []), (PIPELINE, [{}])],
     ("plan", "values"): [(LATENCY, [1.0]), (PIPELINE, [1e3]), (PIPELINE, [])],
@@ -112,7 +129,11 @@ EDITS: dict[tuple[str, str], list[tuple[Any, Any]]] = {
     ("plan", "bounds"): [(LATENCY, [1.0]), (LATENCY, [1e3]), (PIPELINE, None)],
     ("plan", "chunks"): [(PIPELINE, 2), (LATENCY, 2)],
     ("plan", "contiguous"): [(PIPELINE, False), (LATENCY, False)],
-    ("plan", "groups"): [(PIPELINE, {"training": "", "microbatches": 1})],
+    ("plan", "groups"): [
+        (PIPELINE, {"training": "", "microbatches": 1}), (GROUPS, None),
+        *((GROUPS, {"training": "1f1b", "microbatches": 4, **edit}) for edit in (
+            {}, {"training": ""}, {"training": "gpipe"}, {"microbatches": 8}, {"recompute": "none"}, {"replicas": 2},
+            {"tensor_parallel": 2}, {"uniform": True}, {"exchange": "server"}, {"workspace_bytes": {"1": 1.0}}))],
     ("plan", "training"): [(PIPELINE, {"schedule": "gpipe"})],
     ("plan", "stage_orders"): [(PIPELINE, [["a"], ["b"]]), (LATENCY, [["a"]])],
     ("plan", "graph_fingerprint"): [(LATENCY, "0")],
@@ -142,8 +163,10 @@ EDITS: dict[tuple[str, str], list[tuple[Any, Any]]] = {
     ("op", "backward_of"): [(PIPELINE, "b")],
     **{("op", field): [(LATENCY, value), (PIPELINE, value)] for field, value in (
         ("backward_time_s", 1.0), ("node", "n"), ("nodes", ["n"]), ("module", "m"), ("scopes", [["m"]]),
-        ("holds", ["w"]), ("tensors", ["t"]), ("label", "l"), ("note", {"cost": 1.0}),
-        ("menu", {"1": [{"time_s": 1.0}]}))},
+        ("holds", ["w"]), ("tensors", ["t"]), ("label", "l"), ("note", {"cost": 1.0}))},
+    ("op", "menu"): [
+        (GROUPS, {"1": [{"name": "plain", "time_s": 1.0}]}), (GROUPS, {}), (GROUPS, {"0": [], "1": []}),
+        (GROUPS, {"1": [{"name": "plain", "time_s": 1.0, "size": 1.0}]})],
     ("hardware", "format"): [(LATENCY, "rlinit-plan")],
     ("hardware", "name"): [(LATENCY, "h")],
     ("hardware", "device"): [(LATENCY, []), (PIPELINE, [])],
@@ -164,7 +187,7 @@ EDITS: dict[tuple[str, str], list[tuple[Any, Any]]] = {
     ("device", "host_s"): [(LATENCY, 64.0), (PIPELINE, 64.0)],
     ("device", "slowdown"): [(LATENCY, 2.0), (PIPELINE, 2.0), (THROUGHPUT, 2.0)],
     ("device", "efficiency"): [(LATENCY, {"matmul": {"launch_s": 1.0}}), (LATENCY, {"matmul": {"bytes": 0.5}})],
-    ("device", "node"): [(LATENCY, "host")],
+    ("device", "node"): [(GROUPS, "host")],
     ("device", "shares"): [(LATENCY, "bus")],
     ("device", "cost_per_hour"): [(LATENCY, 3.0)],
     ("link", "from"): [(LATENCY, "z")],
@@ -189,8 +212,9 @@ def test_every_field_of_the_table_is_edited() -> None:
 @pytest.mark.parametrize(("part", "field"), TABLE, ids=lambda name: name)
 def test_nobody_is_believed_but_who_the_table_names(part: str, field: str) -> None:
     """An edit of what is computed, chosen, proven or fixed is refused; one of what is asked changes the answer."""
-    for form, value in EDITS[part, field]:
-        files = json.loads(base(form[0], mesh=len(form) > 1))
+    for (objective, *marks), value in EDITS[part, field]:
+        form = (objective, *marks)
+        files = json.loads(base(objective, **dict(zip(("mesh", "several"), marks, strict=False))))
         true = attack.verdict(files)
         assert true.startswith("VERIFIED (value only)" if form == THROUGHPUT else "VERIFIED (exact)")
         bad = copy.deepcopy(files)

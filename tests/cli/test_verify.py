@@ -66,5 +66,8 @@ def test_stages_of_several_devices_go_through_files(tmp_path: Path, capsys: pyte
     assert "replicas" in capsys.readouterr().out
     assert main(["verify", *files]) == 0
     assert "VERIFIED (value only" in capsys.readouterr().out
-    assert main(["schedule", files[1], "--hw", files[2], *asked, "--certify", str(tmp_path / "c")]) == 2
-    assert "no certificates of stages of several devices" in capsys.readouterr().err
+    assert main(["schedule", files[1], "--hw", files[2], *asked, "--certify", str(tmp_path / "c")]) == 0
+    assert main(["verify", str(tmp_path / "c")]) == 0
+    assert "VERIFIED (exact)" in capsys.readouterr().out
+    assert main(["schedule", files[1], "--hw", files[2], *asked, "--certify-vipr", str(tmp_path / "v")]) == 2
+    assert "have no proofs in this format" in " ".join(capsys.readouterr().err.split())
