@@ -1,4 +1,4 @@
-"""Names for the array types that signatures use, so that every package spells them the same way."""
+"""Names for the array types that signatures use, and what sums of floats may be off by, the same in every package."""
 
 from __future__ import annotations
 
@@ -25,6 +25,12 @@ WordArray = NDArray[np.uint64]
 
 Floats = NDArray[Any]
 """Floats of either precision."""
+
+ROUNDING = 1e-12
+"""Relative difference of two sums of some thousand floats that is put down to the order of their terms."""
+
+SAFETY = 1e-9
+"""Relative discount of a bound, or room of a limit, that covers the rounding of millions of operations on floats."""
 
 
 def inverse_of(permutation: IntArray | Sequence[int]) -> IntArray:

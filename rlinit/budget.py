@@ -17,8 +17,14 @@ from rlinit.units import format_bytes
 _FREE_SHARE = 0.8
 """Of the memory that is free at first, what a computation may take where no limit is set."""
 
-_WATCH_S = 0.05
-"""Seconds between two looks at the memory that the process has."""
+WATCH_S = 0.05
+"""Seconds between two looks at the memory that the process has, or at the clock while a solver runs."""
+
+ROWS_A_LOOK = 256
+"""Rows that are made between two looks at the clock: a few milliseconds to 20 for programs and tables of 3,000 ops."""
+
+UNLIMITED = 1 << 60
+"""More work than any clock allows."""
 
 
 class Budget:
@@ -267,7 +273,7 @@ def memory_watched(budget: Budget) -> Iterator[None]:
         if resident_bytes() > most:
             budget.give_up()
 
-    with repeated(look, _WATCH_S):
+    with repeated(look, WATCH_S):
         yield
     if budget.stopped and not budget.cancelled:
         raise OutOfMemory(f"it took more than the {format_bytes(ceiling[1])} of the limit")

@@ -17,6 +17,9 @@ from rlinit.limits import closest
 if TYPE_CHECKING:
     import fastjsonschema
 
+MAX_BYTES = 1 << 28
+"""What is read as text may have this many bytes, some 2 million ops; what grows beyond is taken for a bomb."""
+
 
 @functools.cache
 def _validator(schema: str) -> Callable[[Any], Any]:

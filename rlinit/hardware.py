@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlinit.arrays import ROUNDING
 from rlinit.devices.efficiency import Efficiency, efficiencies_of
 from rlinit.devices.presets import compose, kinds, nearest, papers
 from rlinit.errors import InvalidHardware
@@ -25,7 +26,7 @@ from rlinit.units import DTYPES, parse_quantity, rate_for
 
 __all__ = ["CAPACITY_SLACK", "Device", "Hardware"]
 
-CAPACITY_SLACK = 1.0 + 1e-12
+CAPACITY_SLACK = 1.0 + ROUNDING
 """Room for rounding where sums of bytes that are not integers are held against a capacity."""
 
 

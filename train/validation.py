@@ -8,13 +8,10 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from rlinit.arrays import FloatArray
+from rlinit.arrays import SAFETY, FloatArray
 from rlinit.train.core.curriculum import batch_seed
 from rlinit.train.core.learner import Learner
 from rlinit.train.tasks.protocol import AnyTask, Batch, excess
-
-_EQUAL = 1e-9
-"""Excess over the optimum up to which a value counts as optimal."""
 
 
 def validate(
@@ -65,7 +62,7 @@ def _compare(batch: Batch, value: FloatArray, reward: FloatArray) -> dict[str, f
             found[name] = _mean(excess(value[known], least[known]))
     known = np.isfinite(batch.optimum)
     if known.any():
-        found["at_optimum"] = float((excess(value[known], batch.optimum[known]) <= _EQUAL).mean())
+        found["at_optimum"] = float((excess(value[known], batch.optimum[known]) <= SAFETY).mean())
     return found
 
 

@@ -1,7 +1,6 @@
 """The compiled generator behind `rlinit.datasets.random.synthetic`.
 
-Random numbers are those of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA
-2014), one stream a graph, started from a hash of (seed, number of the graph).
+Random numbers are those of `rlinit.kernels.splitmix`, one stream a graph, started from (seed, number of the graph).
 """
 
 from __future__ import annotations
@@ -12,28 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.kernels.compiled import njit
+from rlinit.kernels.splitmix import GOLDEN, stream, uniform
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX2 = np.uint64(0x94D049BB133111EB)
-_S30, _S27, _S31, _S11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
-_UNIT = 1.0 / (1 << 53)
 _MOST_MERGES = 0.9
 _LARGEST_LOG = 40.0  # exp(40) bytes is 2e17: beyond any tensor, and still exact enough to add
 
 
 @njit(cache=True)
-def _mix(z: np.uint64) -> np.uint64:
-    z = (z ^ (z >> _S30)) * _MIX1
-    z = (z ^ (z >> _S27)) * _MIX2
-    return z ^ (z >> _S31)
-
-
-@njit(cache=True)
 def _uniform(state: NDArray[np.uint64]) -> float:
     """Return the stream's next number in [0, 1)."""
-    state[0] += _GOLDEN
-    return float(_mix(state[0]) >> _S11) * _UNIT
+    state[0] += GOLDEN
+    return uniform(state[0])
 
 
 @njit(cache=True)
@@ -163,9 +151,8 @@ def fill_batch(
         (3, B, n) overwritten: param_bytes, out_bytes, flops.
     """
     state = np.zeros(1, np.uint64)
-    start = _mix(np.uint64(seed) + _GOLDEN)
     for i in range(parents.shape[0]):
-        state[0] = _mix(start ^ _mix(np.uint64(first + i) + _GOLDEN))
+        state[0] = stream(seed, first + i)
         limit = limits[int(_uniform(state) * len(limits))]
         _fill_parents(state, limit, numbers, parents[i])
         _fill_costs(state, numbers, parents[i], costs[0, i], costs[1, i], costs[2, i])

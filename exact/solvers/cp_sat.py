@@ -16,14 +16,11 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from rlinit.budget import Budget, memory_left
+from rlinit.budget import WATCH_S, Budget, memory_left
 from rlinit.errors import BackendUnavailable, SolverFailure
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
-
-_POLL_S = 0.02
-"""Seconds between two looks at the budget while CP-SAT searches."""
 
 SHORT_WORK = 0.5
 """Deterministic work of a phase where no time limit is set: some seconds of one core."""
@@ -150,7 +147,7 @@ class ConstraintSearch(Generic[Solution]):
         thread = threading.Thread(target=lambda: outcome.append(solver.solve(model.cp, Collector())), daemon=True)
         thread.start()
         while thread.is_alive():
-            thread.join(_POLL_S)
+            thread.join(WATCH_S)
             take()
             if bounds:
                 raise_bound(bounds[-1])

@@ -14,12 +14,9 @@ import numpy as np
 import scipy.sparse
 
 from rlinit.arrays import FloatArray
-from rlinit.budget import Budget
+from rlinit.budget import ROWS_A_LOOK, Budget
 from rlinit.errors import SolverFailure
 from rlinit.exact.solvers.lp_dual_bound import LinearProgram
-
-_ROWS_A_LOOK = 256
-"""Rows between looks at the clock."""
 
 
 class OutOfTime(Exception):
@@ -160,7 +157,7 @@ class LinearModel:
             self.infeasible = True
 
     def _look_at_clock(self) -> None:
-        if self.budget is not None and len(self.rows) % _ROWS_A_LOOK == 0 and self.budget.expired:
+        if self.budget is not None and len(self.rows) % ROWS_A_LOOK == 0 and self.budget.expired:
             raise OutOfTime
 
     def max_of(self, floor: float, ceiling: float, expressions: Iterable[Affine]) -> int:

@@ -22,23 +22,26 @@ from pyscipopt.scip import PY_SCIP_PARAMSETTING as SETTING
 from pyscipopt.scip import Expr, ExprCons, Term
 
 from rlinit.arrays import FloatArray
-from rlinit.budget import Budget, memory_left, reserve
+from rlinit.budget import ROWS_A_LOOK, WATCH_S, Budget, memory_left, reserve
 from rlinit.errors import OutOfMemory, SolverFailure
 from rlinit.exact.solvers.linear_model import LinearModel
 
 _INFINITY = 1e20
 """What SCIP takes for infinite; it refuses coefficients of that size, and ignores sides and bounds of it."""
 
-_POLL_S = 0.05
 _INTEGRALITY = 1e-5
-_ROWS_A_LOOK = 256
-
 _FEASIBILITY_TOLERANCE = 1e-7
 
 _DUAL_TOLERANCE = 1e-9
 """Of reduced costs, on which dual bounds rest: the value of a dual feasible basis is a bound however far its rows are
 violated. After numerical trouble SCIP solves an LP again at a thousandth of it; SoPlex, built without GMP, takes 1e-10
 at least and says so on the terminal."""
+
+BOUND_SAFETY = 2.5e-7
+"""Relative discount on SCIP's dual bounds: LPs are solved to `_DUAL_TOLERANCE` on rows scaled to about 1e2."""
+
+RESOLUTION = 10.0 * _FEASIBILITY_TOLERANCE
+"""Units of a program that a dual bound may be wrong by, however small it is: ten times the tolerance of its rows."""
 
 _MEMORY_LIMIT_MB = 8192.0
 
@@ -215,7 +218,7 @@ def _build(linear: LinearModel, settings: RunSettings, budget: Budget) -> tuple[
     model.hideOutput()
     variables = []
     for handle in range(linear.num_variables):
-        if handle % _ROWS_A_LOOK == 0 and budget.expired:
+        if handle % ROWS_A_LOOK == 0 and budget.expired:
             return None
         kind = "B" if linear.is_binary[handle] else "C"
         cost = 1.0 if handle == linear.objective else 0.0
@@ -225,7 +228,7 @@ def _build(linear: LinearModel, settings: RunSettings, budget: Budget) -> tuple[
         variables.append(x)
     terms = [Term(x) for x in variables]
     for at, (coefs, lhs, rhs) in enumerate(linear.rows):
-        if at % _ROWS_A_LOOK == 0 and budget.expired:
+        if at % ROWS_A_LOOK == 0 and budget.expired:
             return None
         expression = Expr({terms[handle]: coef for handle, coef in coefs.items()})
         model.addCons(ExprCons(expression, None if lhs == -np.inf else lhs, None if rhs == np.inf else rhs))
@@ -351,7 +354,7 @@ def _wait(
     kind: str = ""
     while kind != "ended":
         try:
-            kind, item = events.get(timeout=_POLL_S)
+            kind, item = events.get(timeout=WATCH_S)
             if kind == "solution" and on_point is not None and failure is None:
                 on_point(item)
             elif kind == "bound" and on_bound is not None and failure is None:

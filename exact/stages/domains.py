@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import SAFETY, FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.stages.problem import StageAssignment, StageProblem
-
-_SLACK = 1e-9
 
 
 class StageDomains:
@@ -60,8 +58,8 @@ class StageDomains:
         if not np.isfinite(limit) or limit <= 0:
             return
         up, down = _path_sums(self._problem, weight)
-        need_up = np.ceil(up / limit * (1 - _SLACK) - _SLACK)
-        need_down = np.ceil(down / limit * (1 - _SLACK) - _SLACK)
+        need_up = np.ceil(up / limit * (1 - SAFETY) - SAFETY)
+        need_down = np.ceil(down / limit * (1 - SAFETY) - SAFETY)
         k = self._problem.num_stages
         np.maximum(self.first, np.minimum(need_up - 1, k).astype(np.int64), out=self.first)
         np.minimum(self.last, k - np.minimum(need_down, k + 1).astype(np.int64), out=self.last)

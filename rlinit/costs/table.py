@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from rlinit.errors import RlinitError
-from rlinit.files import write_atomically
+from rlinit.files import MAX_BYTES, write_atomically
 from rlinit.graph import Graph
 from rlinit.units import format_seconds
 
@@ -27,7 +27,6 @@ __all__ = ["CostRow", "CostTable", "InvalidCostTable", "Noise"]
 
 _HEADER = ("op", "device", "batch", "seconds", "spread_s", "repeats")
 _REQUIRED = frozenset({"op", "device", "batch", "seconds"})
-_MAX_BYTES = 1 << 28
 _LARGEST = sys.float_info.max
 
 
@@ -301,8 +300,8 @@ class CostTable:
         """
         _require_csv(path)
         try:
-            if Path(path).stat().st_size > _MAX_BYTES:
-                raise InvalidCostTable(f"{path} is larger than {_MAX_BYTES:,} bytes")
+            if Path(path).stat().st_size > MAX_BYTES:
+                raise InvalidCostTable(f"{path} is larger than {MAX_BYTES:,} bytes")
             text = Path(path).read_bytes().decode("utf-8-sig")  # line ends inside quotes stay as they are
         except (OSError, UnicodeDecodeError) as problem:
             raise InvalidCostTable(f"cannot read {path}: {problem}") from problem

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rlinit.errors import InvalidGraph
-from rlinit.files import check_schema, parse_json
+from rlinit.files import MAX_BYTES, check_schema, parse_json
 from rlinit.graph import Graph
 from rlinit.importers.common.blocks import Blocks
 from rlinit.importers.common.parameters import Sharing
@@ -17,9 +17,6 @@ from rlinit.importers.common.precision import Dtype
 from rlinit.importers.profile_csv import load_profile
 
 __all__ = ["load_graph"]
-
-_MAX_BYTES = 1 << 28
-"""A compressed graph may grow to this many bytes (some 2 million ops); beyond, it is taken for a bomb."""
 
 
 def load_graph(
@@ -149,11 +146,11 @@ def _load_compressed(path: str | Path) -> Graph:
     """Read a gzip-compressed graph file, with the checks of `Graph.load`."""
     try:
         with gzip.open(path) as file:
-            content = file.read(_MAX_BYTES + 1)
+            content = file.read(MAX_BYTES + 1)
     except (OSError, EOFError, zlib.error) as problem:
         raise InvalidGraph(f"cannot read {path}: {problem}") from problem
-    if len(content) > _MAX_BYTES:
-        raise InvalidGraph(f"{path} holds more than {_MAX_BYTES:,} bytes; decompress it and check what it is")
+    if len(content) > MAX_BYTES:
+        raise InvalidGraph(f"{path} holds more than {MAX_BYTES:,} bytes; decompress it and check what it is")
     try:
         data = parse_json(content)
     except ValueError as problem:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from rlinit.errors import InvalidGraph
+from rlinit.files import MAX_BYTES
 from rlinit.graph import Graph
 
-_MAX_BYTES = 1 << 28
 _COLUMNS = ("op", "after", "seconds", "bytes")
 
 
@@ -31,8 +31,8 @@ def load_profile(path: str | Path) -> Graph:
     """
     source = Path(path)
     try:
-        if source.stat().st_size > _MAX_BYTES:
-            raise InvalidGraph(f"{source} is larger than {_MAX_BYTES:,} bytes")
+        if source.stat().st_size > MAX_BYTES:
+            raise InvalidGraph(f"{source} is larger than {MAX_BYTES:,} bytes")
         text = source.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as problem:
         raise InvalidGraph(f"cannot read {source}: {problem}") from problem

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from rlinit.arrays import ROUNDING
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import Batch, Plan
@@ -64,7 +65,7 @@ def critical_path(plan: Plan, graph: Graph, hardware: Hardware) -> list[Link]:
     if not run.batches:
         return []
     history = _History(run, plan, graph)
-    tolerance = 1e-12 * run.makespan_s
+    tolerance = ROUNDING * run.makespan_s
     at: Batch | Movement = max(run.batches, key=lambda batch: batch.end_s)
     path: list[Link] = []
     while at.start_s > 0.0:

@@ -14,6 +14,7 @@ import numpy as np
 from rlinit.agent.latency_selection import choose_for_latency
 from rlinit.agent.placements.agent import decode_placement
 from rlinit.arrays import IntArray
+from rlinit.budget import UNLIMITED
 from rlinit.exact.placements.split.batched import solve_split_batched
 from rlinit.exact.placements.split.bounds import guarantee
 from rlinit.exact.placements.split.load_splits import load_placement
@@ -26,7 +27,7 @@ from rlinit.heuristics.placements.memory.peak_relief import best_of_all
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.shards import in_larger_shards, in_smaller_shards
 from rlinit.solving.common.incumbent import PlacementIncumbent
-from rlinit.solving.common.options import SolveOptions
+from rlinit.solving.common.options import SEED_STRIDE, SolveOptions
 
 _STARTS = ("heft", "segments", "data-parallel")
 """Heuristics of milliseconds that the search begins from, the best of them."""
@@ -50,12 +51,6 @@ _AGENT_S = 0.2
 
 FIRST_MOVES = 30_000
 """Moves of the search before the first bound by linear programs: 10 to 40 ms."""
-
-_SEED_STRIDE = 7919
-"""Between the seeds of runs side by side."""
-
-_UNLIMITED = 1 << 62
-"""More work than any clock allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +125,7 @@ class PlacementSearch:
         peak
             Where the peak of live tensors counts against memory, how the search keeps to it: that of the incumbent.
         """
-        timed = PlacementLimits(full_nodes=None, split_work=_UNLIMITED, trial_choices=_UNLIMITED)
+        timed = PlacementLimits(full_nodes=None, split_work=UNLIMITED, trial_choices=UNLIMITED)
         limits = timed if options.timed else PlacementLimits()
         return cls(incumbent, options, start, limits, peak, "none" if start is None else "plan")
 
@@ -364,7 +359,7 @@ def local_search(
         runs = Parallel(n_jobs=jobs, backend="threading")(
             delayed(sweep_placements)(
                 problem,
-                seed=first + _SEED_STRIDE * run,
+                seed=first + SEED_STRIDE * run,
                 evaluations=moves,
                 budget=incumbent.budget,
                 start=start,

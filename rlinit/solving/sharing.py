@@ -25,6 +25,7 @@ from itertools import combinations, product
 
 import numpy as np
 
+from rlinit.arrays import ROUNDING
 from rlinit.budget import Budget
 from rlinit.checker import verify
 from rlinit.checker.compatibility import figures_of
@@ -281,9 +282,9 @@ def _restricted(graph: Graph, hardware: Hardware, used: Collection[str]) -> tupl
 def _least(graph: Graph, hardware: Hardware, used: Collection[str]) -> float:
     """Return a bound on the bottleneck: the mean work of a stage where every op is on its fastest device."""
     seconds = np.min([op_times(graph, device) for device in hardware.devices if device.name in used], axis=0)
-    return (
-        float(max(seconds.sum() / len(used), seconds.max())) * (1 - 1e-12) if np.isfinite(seconds).all() else math.inf
-    )
+    if not np.isfinite(seconds).all():
+        return math.inf
+    return float(max(seconds.sum() / len(used), seconds.max())) * (1.0 - ROUNDING)
 
 
 def _is_set(solved: Solved, hardware: Hardware, crowded: Hardware) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rlinit.budget import Budget
+from rlinit.budget import UNLIMITED, Budget
 from rlinit.comparison.baselines import Baseline, cut_order
 from rlinit.comparison.stages import stage_baselines
 from rlinit.exact.stages.bounds.anchored_cut import anchored_cut_bound
@@ -25,6 +25,7 @@ from rlinit.exact.stages.milp.pipeline import chunk_program
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.heuristics.stages import STAGE_HEURISTICS
+from rlinit.heuristics.stages.excess.annealing import default_moves
 from rlinit.heuristics.stages.excess.slots import anneal_chunks, anneal_loose, packed
 from rlinit.plan import Plan
 from rlinit.solving import stage_phases
@@ -44,9 +45,6 @@ from rlinit.stages.splits.chunks import (
     chunks_from_plan,
     from_contiguous,
 )
-
-_MOVES_A_NODE, _FEWEST_MOVES, _MOST_MOVES, _LONG_MOVES = 14_000, 140_000, 12_000_000, 10**15
-"""Moves of annealing without a time limit: for each node, at least, and at most; and with one, which then ends it."""
 
 _PROGRAM_NODES = 500
 """Branch-and-bound nodes of the program where no time limit is set."""
@@ -226,10 +224,10 @@ def _simple_start(search: SplitSearch) -> None:
 
 def _anneal(search: SplitSearch) -> None:
     """Anneal from the best schedule; with a time limit, as long as it allows."""
-    incumbent, options, nodes = search.incumbent, search.options, search.form.base.num_nodes
+    incumbent, options = search.incumbent, search.options
     if incumbent.assignment is None or incumbent.finished:
         return
-    moves = _LONG_MOVES if options.timed else min(_MOST_MOVES, max(_FEWEST_MOVES, _MOVES_A_NODE * nodes))
+    moves = UNLIMITED if options.timed else default_moves(search.form.base.num_nodes)
     with incumbent.in_phase("anneal"):
         search.form.improve(
             incumbent.assignment,

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from rlinit.agent.selection import SHIPPED_STAGES, choose_for_stages
 from rlinit.agent.stages.decoding import Decoding, OrderProposer, decode_stages
 from rlinit.arrays import FloatArray
+from rlinit.budget import UNLIMITED
 from rlinit.errors import RlinitError
 from rlinit.exact.solvers.cp_sat import SHORT_WORK, ConstraintSettings, is_available, require_available
 from rlinit.exact.stages.constraint_program import num_clauses, solve_constraint_program
@@ -29,7 +30,7 @@ from rlinit.heuristics.stages.excess.annealing import ExcessAnnealing
 from rlinit.heuristics.stages.filling.search import Filler, bisect_from
 from rlinit.heuristics.stages.filling.threshold_search import Attempt
 from rlinit.solving.common.incumbent import Incumbent, StageIncumbent
-from rlinit.solving.common.options import SolveOptions, Window
+from rlinit.solving.common.options import SEED_STRIDE, SolveOptions, Window
 from rlinit.solving.stage_bounds import NOTHING_FITS, bound_phase, fits_scip, stage_bounds
 from rlinit.stages.problem import StageAssignment, StageResult, Value
 from rlinit.stages.states import num_counted
@@ -44,11 +45,8 @@ FEW_LABELS = 3_000_000
 _IDEALS_PER_S = 200_000
 """Ideals that are enumerated in a second of the time left; enumeration itself cannot be interrupted."""
 
-_SEED_STRIDE = 1_000_003
-"""Between the seeds of runs side by side, so that they do not meet those of later rounds."""
-
-_FILL_LOADS, _LONG_FILL_LOADS = 1_000_000, 10**12
-"""Loads of stages that filling looks at: without a time limit, and with one, which then ends it."""
+_FILL_LOADS = 1_000_000
+"""Loads of stages that filling looks at where no time limit ends it."""
 
 _OPENING_LOADS = 200
 """Loads of the first beam for each op and class: three attempts from either end."""
@@ -132,7 +130,7 @@ def coarse(search: StageSearch, heuristic: str, seed: int) -> None:
 
             # Kernels release the interpreter lock, so threads share the problem and the budget without copies.
             runs = Parallel(n_jobs=jobs, prefer="threads")(
-                delayed(call)(seed=seed + i * _SEED_STRIDE) for i in range(jobs)
+                delayed(call)(seed=seed + i * SEED_STRIDE) for i in range(jobs)
             )
         for found in runs:
             if found is not None:
@@ -221,7 +219,7 @@ def anneal(search: StageSearch, turn: int = 0) -> None:
     turn
         Which of several times this is; moves differ.
     """
-    problem, seed = search.incumbent.problem, search.options.seed + turn * _SEED_STRIDE
+    problem, seed = search.incumbent.problem, search.options.seed + turn * SEED_STRIDE
     for_good = search.options.timed and problem.objective == "pipeline"
     if not for_good or search.options.jobs > 1:
         coarse(search, "anneal", seed)
@@ -237,7 +235,7 @@ def fill(search: StageSearch) -> None:
 def opening_beam(search: StageSearch) -> None:
     """Search a beam by times alone, for as much work as some attempts take."""
     size = search.incumbent.problem.work_s.size
-    _fill_by(search, "first beam", Beam, search.options.seed + _SEED_STRIDE, _OPENING_LOADS * size)
+    _fill_by(search, "first beam", Beam, search.options.seed + SEED_STRIDE, _OPENING_LOADS * size)
 
 
 def _fill_by(
@@ -256,7 +254,7 @@ def _fill_by(
             incumbent.problem,
             incumbent.assignment,
             seed=search.options.seed if seed is None else seed,
-            loads=loads or (_LONG_FILL_LOADS if search.options.timed else _FILL_LOADS),
+            loads=loads or (UNLIMITED if search.options.timed else _FILL_LOADS),
             lower=incumbent.bounds[0] if incumbent.bounds else 0.0,
             quantum=incumbent.quantum,
             budget=incumbent.budget,

@@ -11,12 +11,10 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rlinit.arrays import ROUNDING
 from rlinit.costs.roofline import known_bytes
 from rlinit.errors import InvalidGraph
 from rlinit.graph import Graph
-
-_ROUNDING = 1.0 + 1e-12
-"""Sums of the same sizes in another order may differ by this factor."""
 
 _READY = 50
 """Ops ready in a state up to which a state counts as one; where more are, fewer states are expanded."""
@@ -135,7 +133,7 @@ def least_peak(tensors: Tensors, ops: Sequence[int], *, cap: int = 20_000) -> Le
     if len(ops) > _MOST_OPS:
         order = tuple(sorted(ops, key=lambda v: tensors.place[v]))
         peak = order_peak(tensors, order)
-        return LeastPeak(order, peak, min(peak, max(map(tensors.alone_bytes, order)) / _ROUNDING))
+        return LeastPeak(order, peak, min(peak, max(map(tensors.alone_bytes, order)) / (1.0 + ROUNDING)))
     return _Search(tensors, ops).run(cap)
 
 
@@ -253,4 +251,4 @@ class _Search:
             backwards.append(self.ops[at])
         order = tuple(reversed(backwards))
         peak = order_peak(self.tensors, order)
-        return LeastPeak(order, peak, peak if bound is None else min(peak, bound / _ROUNDING))
+        return LeastPeak(order, peak, peak if bound is None else min(peak, bound / (1.0 + ROUNDING)))

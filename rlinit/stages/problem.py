@@ -24,7 +24,7 @@ from typing import Generic, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import ROUNDING, FloatArray, IntArray
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.kernels.orders import levels
 from rlinit.kernels.stages.arrays import CostArrays, Precedence, TensorArrays
@@ -244,6 +244,17 @@ def largest_cost(costs: CostArrays) -> float:
 def whole_cost(problem: StageProblem) -> float:
     """Return a finite cost that no stage of any allowed assignment exceeds."""
     return largest_cost(problem.cost_arrays)
+
+
+def average_work(problem: StageProblem) -> float:
+    """Return seconds that no bottleneck is below: the costliest op, and the mean work, each op on its cheapest class.
+
+    References
+    ----------
+    MTPP, Lemma 3.3.
+    """
+    work = problem.work_s[problem.class_count > 0].min(axis=0)
+    return float(max(work.max(initial=0.0), work.sum() / problem.num_stages)) * (1.0 - ROUNDING)
 
 
 def stage_cost(problem: StageProblem, member: NDArray[np.bool_], class_idx: int) -> float:

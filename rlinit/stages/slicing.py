@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from rlinit.arrays import IntArray
+from rlinit.arrays import ROUNDING, IntArray
 from rlinit.budget import Budget
 from rlinit.kernels.stages.arrays import CostArrays
 from rlinit.kernels.stages.slicing import (
@@ -133,7 +133,7 @@ class _Slicing:
             greedy = _on_one_device(problem)
             if extensions > _QUICK_EXTENSIONS:
                 greedy = self.exchanged(costs, greedy, min(_EXCHANGED_NODES, _EXCHANGED_SHARE * extensions))
-            known = np.inf if greedy is None else evaluate(problem, greedy)[0] * (1.0 + 1e-12)
+            known = np.inf if greedy is None else evaluate(problem, greedy)[0] * (1.0 + ROUNDING)
         too_many = problem.num_classes > 1 and extensions > _EXTENSIONS
         too_many = too_many or states * problem.num_classes > MOST_STEPS
         if too_many or states * (problem.num_nodes + 1) > _LABELS:
@@ -249,7 +249,7 @@ class _Slicing:
         labels.off_cache[0, 0] = labels.traffic[0, 0] = 0.0
         sent = problem.tensor_bytes[None, :]
         chain, costs = self.chain(costs), costs._replace(out_s=sent)
-        tie = 1e-12 * float(problem.param_bytes.sum())
+        tie = ROUNDING * float(problem.param_bytes.sum())
 
         def call(first: int, last: int) -> int:
             return int(memory_pass(peak, tie, first, last, chain, costs, self.tensors, problem.stage_class, labels))

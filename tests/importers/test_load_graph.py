@@ -97,8 +97,8 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """A compressed file beyond the limit is refused; at the limit it is read."""
     text = json.dumps(diamond().to_dict())
     path = compress(tmp_path / "g.json.gz", text)
-    monkeypatch.setattr(importers, "_MAX_BYTES", len(text))
+    monkeypatch.setattr(importers, "MAX_BYTES", len(text))
     assert load_graph(path) == diamond()
-    monkeypatch.setattr(importers, "_MAX_BYTES", len(text) - 1)
+    monkeypatch.setattr(importers, "MAX_BYTES", len(text) - 1)
     with pytest.raises(InvalidGraph, match="more than"):
         load_graph(path)

@@ -8,13 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.arrays import BoolArray, FloatArray, IntArray, inverse_of
-from rlinit.budget import Budget, reserve
+from rlinit.budget import ROWS_A_LOOK, Budget, reserve
 from rlinit.exact.placements.analysis.reachability import in_words, work_between
 from rlinit.exact.placements.analysis.time_windows import ShardWindows
 from rlinit.placements.problem import PlacementProblem
-
-_ROWS_A_LOOK = 256
-"""Ops whose work to all others is found between two looks at the clock: a few milliseconds for 3,000 ops."""
 
 _BESIDE = 0.02
 """Part of the work beside an op that it has to make up for to be in the chain: it decides where little else does."""
@@ -78,10 +75,10 @@ def _between(
     ordered = reach[np.ix_(order, order)]
     descendants, ancestors = in_words(ordered), in_words(ordered.T)
     work, least = np.full((n, n), -np.inf), least[order]
-    for first in range(0, n, _ROWS_A_LOOK):
+    for first in range(0, n, ROWS_A_LOOK):
         if budget.expired:
             return None
-        work_between((first, min(n, first + _ROWS_A_LOOK)), descendants, ancestors, least, most, work)
+        work_between((first, min(n, first + ROWS_A_LOOK)), descendants, ancestors, least, most, work)
     return work[np.ix_(place, place)]
 
 

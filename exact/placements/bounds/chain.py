@@ -24,7 +24,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlinit.arrays import BoolArray, FloatArray
+from rlinit.arrays import ROUNDING, BoolArray, FloatArray
 from rlinit.budget import Budget, WorkShares
 from rlinit.exact.placements.analysis.batches import data_flow
 from rlinit.exact.placements.analysis.chains import segment_problem
@@ -32,7 +32,6 @@ from rlinit.exact.placements.analysis.open_propagation import carry_open
 from rlinit.exact.placements.analysis.reachability import reachability
 from rlinit.exact.placements.analysis.time_windows import ShardWindows
 from rlinit.exact.placements.bounds.destructive import DestructiveSearch
-from rlinit.exact.placements.bounds.destructive_kernel import ROUNDING
 from rlinit.placements.problem import PlacementProblem
 
 _CHOICES, _LONG_CHOICES = 1_000, 100

@@ -31,7 +31,7 @@ import math
 
 import numpy as np
 
-from rlinit.arrays import BoolArray, FloatArray, IntArray
+from rlinit.arrays import SAFETY, BoolArray, FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.placements.analysis.batches import DataFlow, data_flow
 from rlinit.exact.placements.analysis.reachability import in_words, reachability
@@ -71,9 +71,6 @@ _STACK_BYTES = 1 << 27
 
 _CLOSE = 1e-7
 """Trials closer than this part of the largest are one: well below the 1e-6 of optimal plans, as segments add up."""
-
-_BELOW = 1.0 - 1e-9
-"""The first trial is this part of the value to reach; bounds are multiplied by it before they are rounded up."""
 
 _FINE = 1e-6
 """Quanta below this part of the largest trial are as good as none."""
@@ -166,7 +163,7 @@ class DestructiveSearch:
     def raise_bound(self, bound: float) -> None:
         """Take a bound that something else proves; trials begin above it."""
         if self._quantum > 0.0:
-            bound = round_up(bound * _BELOW, self._quantum)
+            bound = round_up(bound * (1.0 - SAFETY), self._quantum)
         self.bound_s = max(self.bound_s, min(self.upper, bound))
 
     def _next_limit(self) -> float | None:
@@ -177,9 +174,9 @@ class DestructiveSearch:
         low, high = self.bound_s, min(self._stands, self._top)
         if self._quota == 0:
             high = min(high, self._hard)
-            limit = high * _BELOW if high >= self._top else 0.5 * (low + high)
+            limit = high * (1.0 - SAFETY) if high >= self._top else 0.5 * (low + high)
         else:
-            limit = min(high * _BELOW if high >= self._top else 0.5 * (low + high), low + self._step * high)
+            limit = min(high * (1.0 - SAFETY) if high >= self._top else 0.5 * (low + high), low + self._step * high)
         if self._quantum > 0.0:
             least, most = round(low / self._quantum), math.ceil(high / self._quantum - _OF_QUANTUM) - 1
             return None if most < least else self._quantum * min(max(least, limit // self._quantum), most)

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rlinit.arrays import BoolArray, FloatArray, IntArray
+from rlinit.arrays import ROUNDING, BoolArray, FloatArray, IntArray
 from rlinit.exact.placements.analysis.batches import DataFlow
-from rlinit.exact.placements.bounds.destructive_kernel import REFUTED, ROUNDING, Trial, is_before, tighten
+from rlinit.exact.placements.bounds.destructive_kernel import REFUTED, Trial, is_before, tighten
 from rlinit.kernels.compiled import njit
 
 STANDS, STOPPED = 3, 4

@@ -11,16 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rlinit.arrays import BoolArray, FloatArray, IntArray
+from rlinit.arrays import ROUNDING, BoolArray, FloatArray, IntArray
 from rlinit.exact.placements.analysis.batches import DataFlow
 from rlinit.exact.placements.analysis.open_propagation import carry_open
 from rlinit.kernels.compiled import njit
 
 SETTLED, REFUTED, CHANGED = 0, 1, 2
 """What a round of propagation comes to."""
-
-ROUNDING = 1e-12
-"""Relative room for the rounding of sums of some thousand seconds."""
 
 _WORK, _FEWEST = 8_000_000, 8
 """Overlaps of ops with intervals of single devices in a round, about, and the fewest ops whose windows bound intervals;

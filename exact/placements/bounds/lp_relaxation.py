@@ -33,8 +33,8 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from rlinit.arrays import FloatArray, IntArray
-from rlinit.budget import Budget, reserve
+from rlinit.arrays import SAFETY, FloatArray, IntArray
+from rlinit.budget import ROWS_A_LOOK, Budget, reserve
 from rlinit.exact.placements.analysis.time_windows import ShardWindows
 from rlinit.exact.solvers.linear_model import power_of_two_unit
 from rlinit.exact.solvers.lp_dual_bound import LinearProgram, LinearSolution
@@ -42,9 +42,7 @@ from rlinit.placements.problem import PlacementProblem
 
 _VIOLATION = 1e-4
 _USED = 1e-9
-_MEMORY_ROOM = 1.0 + 1e-9
 _PER_OP = 1
-_ROWS_A_LOOK = 256  # Ops of a product of (n, n) numbers between two looks at the clock: some 20 ms for 2,000 ops.
 _FEWEST, _ENDS = 20, 0.1  # Rows from the start and to the end of each round and device.
 _INTERVALS = 4
 _THRESHOLDS = 48
@@ -220,7 +218,7 @@ class PlacementLP:
             held = problem.weight_bytes[self.entry_op] + self.entry_count * problem.shard_bytes[self.entry_op]
             scale = max(1.0, float(problem.capacity_bytes[capped].max()), float(held.max(initial=0.0)))
             parts.append(self._elastic(self._device_rows(held / scale))[capped])
-            limits.append(problem.capacity_bytes[capped] / scale * _MEMORY_ROOM)
+            limits.append(problem.capacity_bytes[capped] / scale * (1.0 + SAFETY))
         if problem.num_shards > 1:
             single = self._one_batch()
             parts.append(single)
@@ -421,10 +419,10 @@ class PlacementLP:
             weight = mean[:, device]
             busy = np.flatnonzero(weight)
             over = np.empty((n, n), np.float32)
-            for first in range(0, n, _ROWS_A_LOOK):
+            for first in range(0, n, ROWS_A_LOOK):
                 if budget.expired:
                     return added
-                rows = slice(first, first + _ROWS_A_LOOK)
+                rows = slice(first, first + ROWS_A_LOOK)
                 loads = (reach[rows, busy] * weight[busy].astype(np.float32)) @ reach[busy]
                 over[rows] = loads - slack[rows]
             pairs = np.argwhere(over > least)

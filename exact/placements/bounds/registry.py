@@ -27,8 +27,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from rlinit.arrays import BoolArray, FloatArray
-from rlinit.budget import Budget
+from rlinit.arrays import ROUNDING, BoolArray, FloatArray
+from rlinit.budget import UNLIMITED, Budget
 from rlinit.exact.placements.analysis.chains import best_chain
 from rlinit.exact.placements.analysis.reachability import reachability, reachable_sums
 from rlinit.exact.placements.analysis.time_windows import ShardWindows, latest_end, possible_batches, shard_windows
@@ -58,7 +58,6 @@ _TABLES = 0.2
 _TRIED, _LOOKS, _LOOK_WORK, _LOOK_S = 2, 5, 400, 0.2
 """Chains of which that goes on which proves most after so many looks, each of so much work or, where a clock ends the
 search, so many seconds: cells of 43 ops need segments of 60, those of 30 are better bounded in segments of 40."""
-_NO_LIMIT = 1 << 40
 _TRIAL_CHOICES = 20_000
 _RELAXATION_SHARE, _CHAIN_SHARE, _BEHIND_SHARE = 0.25, 0.9, 0.4  # Of what is left of the budget.
 _LAST_ROUNDS, _TURNS = 3, 3
@@ -261,7 +260,7 @@ def chain_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Bud
     if bound < upper and not limited.expired:
         search = _chain(problem, start.window, upper, limited)
         if search is not None:
-            bound = max(bound, search.run(_CHAIN_WORK if limited.remaining_s == np.inf else _NO_LIMIT, limited))
+            bound = max(bound, search.run(_CHAIN_WORK if limited.remaining_s == np.inf else UNLIMITED, limited))
     return min(bound, upper)
 
 
@@ -301,7 +300,7 @@ def destructive_bound(problem: PlacementProblem, *, upper: float = np.inf, budge
     if problem.num_shards == 1 and bound < upper and not limited.expired:
         search = DestructiveSearch(problem, upper=upper, allowed=start.window.allowed, weight=start.weight)
         search.raise_bound(bound)
-        bound = search.run(_TRIAL_CHOICES if limited.remaining_s == np.inf else _NO_LIMIT, limited)
+        bound = search.run(_TRIAL_CHOICES if limited.remaining_s == np.inf else UNLIMITED, limited)
     return min(bound, upper)
 
 
@@ -367,7 +366,7 @@ class JoinedBound:
         ahead = self._chain.bound_s >= self.bound_s
         share = budget.share(budget.remaining_s * (_CHAIN_SHARE if ahead else _BEHIND_SHARE))
         counted = budget.remaining_s == np.inf  # Where no clock ends it, work does.
-        self._raise(self._chain.run(_CHAIN_WORK if counted else _NO_LIMIT, share))
+        self._raise(self._chain.run(_CHAIN_WORK if counted else UNLIMITED, share))
         if self.bound_s < self._upper:
             self._relax(budget, _LAST_ROUNDS)
         return self.bound_s
@@ -473,7 +472,7 @@ def _surrogate(window: ShardWindows, weight: FloatArray) -> FloatArray:
 
 def _tightened(problem: PlacementProblem, start: _Start, upper: float) -> ShardWindows | None:
     """Return windows in which nothing starts before the load of the ops that lead to it, and the same from the end."""
-    weight = _surrogate(start.window, start.weight) * (1.0 - 1e-12)
+    weight = _surrogate(start.window, start.weight) * (1.0 - ROUNDING)
     before = reachable_sums(problem.order, problem.pred_indptr, problem.pred, weight)
     after = reachable_sums(problem.order[::-1].copy(), problem.succ_indptr, problem.succ, weight)
     return shard_windows(problem, upper, start.window.allowed, before, after)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from rlinit.arrays import ROUNDING
 from rlinit.exact.placements.analysis.rounding import makespan_quantum
 from rlinit.placements.problem import PlacementProblem
 
@@ -21,9 +22,6 @@ which is unreliable from 2^34 on (OR-Tools 9.15), and fine enough that 100 round
 
 _MOST_BITS = 30
 """log2 of the steps that a common quantum may cut a makespan into."""
-
-_ROUNDING = 1e-12
-"""Relative discount of float sums and products before they are rounded down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +58,8 @@ class IntegerTimes:
 
     def floor(self, seconds: float) -> int:
         """Return seconds in whole steps, rounded down, so that a bound on the steps is one on the seconds."""
-        return round(seconds / self.unit_s) if self.exact else math.floor(seconds / self.unit_s * (1.0 - _ROUNDING))
+        return round(seconds / self.unit_s) if self.exact else math.floor(seconds / self.unit_s * (1.0 - ROUNDING))
 
     def below(self, seconds: float) -> int:
         """Return the most steps of a makespan that is less than `seconds`."""
-        return math.ceil(seconds / self.unit_s * (1.0 - _ROUNDING)) - 1 if self.exact else self.floor(seconds)
+        return math.ceil(seconds / self.unit_s * (1.0 - ROUNDING)) - 1 if self.exact else self.floor(seconds)

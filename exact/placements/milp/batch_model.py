@@ -9,16 +9,13 @@ import itertools
 
 import numpy as np
 
-from rlinit.arrays import FloatArray
+from rlinit.arrays import ROUNDING, FloatArray
 from rlinit.budget import Budget
 from rlinit.exact.placements.analysis.reachability import reachability
 from rlinit.exact.placements.analysis.time_windows import ShardWindows
 from rlinit.exact.placements.milp.base_model import DeviceModel, PlacementMilpSettings
 from rlinit.exact.solvers.linear_model import Affine
 from rlinit.placements.problem import Placement, PlacementProblem
-
-_ROOM = 1.0 + 1e-12
-"""Factor of the limit up to which two batches still go one after the other: rounding."""
 
 
 class BatchModel(DeviceModel):
@@ -174,7 +171,7 @@ class BatchModel(DeviceModel):
     def _may_precede(self, v: int, w: int, i: int) -> bool:
         """Return whether batch (v, i) may run before batch (w, i) within the limit."""
         both = float(self.head[v, i] + self.least[v, i] + self.least[w, i] + self.tail[w, i])
-        return both <= self.limit * _ROOM and not bool(self._leads[w, v])
+        return both <= self.limit * (1.0 + ROUNDING) and not bool(self._leads[w, v])
 
     def _pair(self, f: int, g: int, i: int) -> None:
         """o[f, g] + o[g, f] >= y[f] + y[g] - 1; S[f] + duration(f) <= S[g] where o[f, g] = 1, and the converse.

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from rlinit.arrays import inverse_of
+from rlinit.arrays import SAFETY, inverse_of
 from rlinit.budget import Budget
 from rlinit.errors import SolverFailure
 from rlinit.exact.placements.analysis.symmetry import alike_devices, alike_nodes
@@ -20,19 +20,14 @@ from rlinit.exact.placements.analysis.time_windows import latest_end, possible_b
 from rlinit.exact.placements.milp.base_model import PlacementMilpSettings
 from rlinit.exact.placements.milp.batch_model import BatchModel
 from rlinit.exact.solvers.linear_model import OutOfTime
-from rlinit.exact.solvers.scip import Run, RunSettings, Status, run_scip, skipped_run
+from rlinit.exact.solvers.scip import BOUND_SAFETY, Run, RunSettings, Status, run_scip, skipped_run
 from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
 from rlinit.placements.timeline import makespan, placement_from_priority
-
-BOUND_SAFETY = 2.5e-7
-"""Relative discount on SCIP's dual bounds, which rest on LPs solved to 1e-9 on rows scaled to about 1e2."""
+from rlinit.plan import OPTIMALITY_TOLERANCE
 
 CUTOFF = 5e-7
 """Only placements better than the value to beat by this relative margin are looked for: a smaller one is within SCIP's
 tolerances, and what is proven without it still counts as optimal."""
-
-OPTIMAL_GAP = 1e-6
-"""Relative gap up to which a value counts as proven best."""
 
 _ABSOLUTE_SAFETY = 1e-8
 """Least discount on SCIP's dual bounds, relative to the limit of the windows, by which the model is scaled."""
@@ -43,9 +38,6 @@ _FINE = BOUND_SAFETY / _ABSOLUTE_SAFETY
 _SEARCH = RunSettings(separation="off", heuristics="fast")
 """Cutting planes cost more than they close here: a window of 12 ops in 340 took 0.7 s without them and 2.2 s with, and
 20 ops on two devices 0.4 s against more than 6."""
-
-_ROOM = 1e-9
-"""Relative room between the value to beat and the limit of the windows, for the rounding of their sums."""
 
 
 def solve_placement_milp(
@@ -97,10 +89,10 @@ def solve_placement_milp(
         best.try_single_devices()
     reference = best.value
     floor = 0.0 if lower is None else min(lower, reference)
-    if reference <= floor * (1 + OPTIMAL_GAP):
+    if reference <= floor * (1 + OPTIMALITY_TOLERANCE):
         return _result(best, skipped_run(Status.OPTIMAL), min(floor, reference))
     possible = possible_batches(problem)
-    limit_s = min(reference, latest_end(problem, possible)) * (1 + _ROOM)
+    limit_s = min(reference, latest_end(problem, possible)) * (1 + SAFETY)
     if not np.isfinite(limit_s):
         raise SolverFailure("a schedule may take longer than the largest number: no program can be written in seconds")
     try:
@@ -216,5 +208,5 @@ def _result(best: _Best, run: Run, bound: float) -> PlacementResult:
     if best.placement is None:
         status = "infeasible" if run.status is Status.INFEASIBLE else "no_solution"
         return PlacementResult(None, None, bound, status, run.nodes)
-    status = "optimal" if best.value <= bound * (1 + OPTIMAL_GAP) else "feasible"
+    status = "optimal" if best.value <= bound * (1 + OPTIMALITY_TOLERANCE) else "feasible"
     return PlacementResult(best.placement, best.value, min(bound, best.value), status, run.nodes)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray, inverse_of
+from rlinit.arrays import SAFETY, FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget
 from rlinit.exact.placements.bounds.destructive import DestructiveSearch
 from rlinit.exact.placements.split.search import (
@@ -27,7 +27,7 @@ from rlinit.exact.placements.split.state_layers import Frontier
 from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
 from rlinit.placements.timeline import makespan, placement_from_priority, placement_of, timeline
 
-EXACT = 1.0 + 1e-9
+EXACT = 1.0 + SAFETY
 """Bound and value this close are one and the same sum, rounded in different orders."""
 _LEVELS: tuple[tuple[int, ...] | int, ...] = (
     (16,),

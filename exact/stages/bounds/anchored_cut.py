@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import SAFETY, FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.solvers.max_flow import FlowNetwork, max_flow
 from rlinit.exact.stages.bounds.simple import allowed_classes, simple_bound
@@ -21,9 +21,6 @@ from rlinit.hardware import CAPACITY_SLACK
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.stages.arrays import Precedence
 from rlinit.stages.problem import StageProblem
-
-_SAFETY = 1e-9
-"""Relative discount that covers the rounding of flows."""
 
 _ANCHORS_PER_CHECK = 32
 """Nodes between looks at the budget."""
@@ -154,7 +151,7 @@ def _pinned_cut(
     cut = max_flow(
         network.first, network.head, network.twin, residual, sink - 1, sink, np.inf, room[0], room[1], room[2]
     )
-    return cut * (1.0 - _SAFETY) if cut < np.inf else np.inf
+    return cut * (1.0 - SAFETY) if cut < np.inf else np.inf
 
 
 @njit(cache=True, nogil=True)
@@ -202,7 +199,7 @@ def _stage_costs(problem: StageProblem) -> _StageCosts:
     work = np.where(np.isfinite(problem.work_s), problem.work_s, 0.0)
     rate = problem.overflow_s_per_byte[spills]
     charge = np.concatenate([work, work[spills] + rate[:, None] * problem.param_bytes])
-    rebate = np.concatenate([np.zeros(len(work)), rate * problem.cache_bytes[spills] * (1 + _SAFETY)])
+    rebate = np.concatenate([np.zeros(len(work)), rate * problem.cache_bytes[spills] * (1 + SAFETY)])
     variant_class = np.concatenate([np.arange(len(work)), spills]).astype(np.int64)
     return _StageCosts(variant_class, charge, rebate, (~allowed_classes(problem)).astype(np.int64))
 

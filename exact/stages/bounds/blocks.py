@@ -14,10 +14,9 @@ from rlinit.budget import Budget
 from rlinit.exact.solvers.linear_model import Affine, LinearModel, OutOfTime, power_of_two_unit
 from rlinit.exact.solvers.scip import Status, run_scip
 from rlinit.exact.stages.domains import StageDomains, cover_edges
-from rlinit.exact.stages.milp.pipeline import average_work
 from rlinit.exact.stages.milp.scaled_costs import ScaledCosts, overflow_terms, safe_bound, single_stage_cost
 from rlinit.exact.stages.milp.variables import StageVariables
-from rlinit.stages.problem import StageProblem, whole_cost
+from rlinit.stages.problem import StageProblem, average_work, whole_cost
 
 _MIDDLE = 1
 """The block that is one stage with at least the average work; block 0 is before it, block 2 after it."""

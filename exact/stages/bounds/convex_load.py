@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import SAFETY, FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 
 _GRID = 128
@@ -21,9 +21,6 @@ _GRID = 128
 
 _PASSES = 64
 """Ops passed over that take about as long as a load."""
-
-_ROUNDING = 1e-9
-"""Relative room for rounding where a cost is held against the limit, and a value against the best."""
 
 
 class StageRoom(NamedTuple):
@@ -78,7 +75,7 @@ def knapsacks(work: FloatArray, value: FloatArray, limit: float) -> FloatArray:
         most[i] = most[i + 1]
         if value[i] <= 0.0 or work[i] > limit:
             continue
-        size = int(np.floor(work[i] / limit * _GRID * (1.0 - _ROUNDING))) if limit > 0.0 else 0
+        size = int(np.floor(work[i] / limit * _GRID * (1.0 - SAFETY))) if limit > 0.0 else 0
         for g in range(size, _GRID + 1):
             most[i, g] = max(most[i, g], value[i] + most[i + 1, g - size])
     return most
@@ -120,7 +117,7 @@ def best_load(
         (n,) receives the best load, all False where there is none better than `floor`.
     """
     n, words = len(work), behind.shape[1]
-    limit = room.limit * (1.0 + _ROUNDING)
+    limit = room.limit * (1.0 + SAFETY)
     most = knapsacks(work, value, limit)
     steps = _GRID / limit if limit > 0.0 else 0.0
     stack, at = np.empty(n + 1, np.int64), np.zeros(n + 1, np.int64)
@@ -132,8 +129,8 @@ def best_load(
     while depth >= 0:
         q = at[depth]
         left = max(0.0, limit - spent[depth])
-        ahead = worth[depth] + most[q, min(_GRID, int(left * steps * (1.0 + _ROUNDING)))]
-        if ahead <= best * (1.0 + _ROUNDING):
+        ahead = worth[depth] + most[q, min(_GRID, int(left * steps * (1.0 + SAFETY)))]
+        if ahead <= best * (1.0 + SAFETY):
             depth -= 1
             continue
         if looked >= cap:
@@ -166,4 +163,4 @@ def best_load(
                 blocked[depth, w] |= behind[q, w]
         if fits:
             depth += 1
-    return max(bound, best) * (1.0 + _ROUNDING), best, looked
+    return max(bound, best) * (1.0 + SAFETY), best, looked

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from rlinit.arrays import SAFETY
 from rlinit.exact.solvers.quantum import exact_quantum, round_up
 from rlinit.stages.problem import StageProblem
-
-_SAFETY = 1e-9
-"""Relative room for the rounding of a bound: what is above a multiple by less is put down to it."""
 
 
 def value_quantum(problem: StageProblem) -> float:
@@ -43,4 +41,4 @@ def raised_bound(bound: float, quantum: float) -> float:
     quantum
         As `value_quantum` returns it.
     """
-    return bound if quantum <= 0 else max(bound, round_up(bound * (1 - _SAFETY), quantum))
+    return bound if quantum <= 0 else max(bound, round_up(bound * (1 - SAFETY), quantum))

@@ -10,16 +10,12 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 from scipy.sparse import csr_array
 
-from rlinit.arrays import FloatArray
+from rlinit.arrays import SAFETY, FloatArray
 from rlinit.budget import Budget
 from rlinit.errors import SolverFailure
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.kernels.stages.priorities import balance_prices
 from rlinit.stages.problem import StageProblem, Value
-
-_SAFETY = 1e-9
-"""Relative discount that covers the rounding of sums of up to millions of nonnegative terms."""
-
 
 _PROGRAM_S, _PROGRAM_SHARE = 2e-5, 0.1
 """Seconds that the balancing program takes for each pair of a node and a class that may run it (HiGHS: 1.0 s for 64,000
@@ -140,7 +136,7 @@ def _has_overflow(problem: StageProblem) -> NDArray[np.bool_]:
 def _lone_overflow(problem: StageProblem) -> FloatArray:
     """Return (c, n) seconds of overflow of each node alone."""
     over = np.maximum(problem.param_bytes[None, :] - problem.cache_bytes[:, None], 0.0)
-    return np.where(over > 0, over * problem.overflow_s_per_byte[:, None], 0.0) * (1 - _SAFETY)
+    return np.where(over > 0, over * problem.overflow_s_per_byte[:, None], 0.0) * (1 - SAFETY)
 
 
 def _balance_value(problem: StageProblem, allowed: NDArray[np.bool_], price: FloatArray, share: FloatArray) -> float:
@@ -153,7 +149,7 @@ def _balance_value(problem: StageProblem, allowed: NDArray[np.bool_], price: Flo
     rebate = float((problem.class_count * price * rate * cache).sum())
     if capacity <= 0:
         return 0.0
-    return max(0.0, float(load * (1 - _SAFETY) - rebate * (1 + _SAFETY)) / capacity)
+    return max(0.0, float(load * (1 - SAFETY) - rebate * (1 + SAFETY)) / capacity)
 
 
 def _balance_duals(problem: StageProblem, allowed: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
@@ -194,14 +190,14 @@ def _memory_bound(problem: StageProblem) -> Value:
     if problem.num_nodes == 0:
         return (0.0, 0.0, 0.0)
     allowed = allowed_classes(problem)
-    total = float(param.sum()) * (1 - _SAFETY)
+    total = float(param.sum()) * (1 - SAFETY)
     if not allowed.any(axis=0).all() or total > room.sum():
         return (np.inf, np.inf, np.inf)
     cache = problem.cache_bytes[problem.stage_class]
     peak = max(float(param.max()), _average_peak(param, total, room))
     held = np.minimum(cache, room).sum()
     alone = np.where(allowed, np.maximum(param[None, :] - problem.cache_bytes[:, None], 0.0), np.inf).min(axis=0)
-    spilled = max(total - held, float(alone.max()) * (1 - _SAFETY), 0.0) if np.isfinite(held) else alone.max()
+    spilled = max(total - held, float(alone.max()) * (1 - SAFETY), 0.0) if np.isfinite(held) else alone.max()
     return (peak, float(spilled), 0.0)
 
 

@@ -24,12 +24,11 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh, eigvalsh
 from threadpoolctl import threadpool_limits
 
-from rlinit.arrays import FloatArray
+from rlinit.arrays import SAFETY, FloatArray
 from rlinit.budget import Budget, reserve
 from rlinit.exact.stages.bounds.simple import allowed_classes, load_balance, simple_bound
 from rlinit.stages.problem import StageProblem
 
-_SAFETY = 1e-9
 _WORK = 1e10
 """Steps times the cube of the number of nodes: what limits the steps on large problems."""
 
@@ -95,7 +94,7 @@ class Communication:
     def restrict(self, bottleneck: float) -> None:
         """Leave out numbers of parts that could not hold the pins' work at a positive bottleneck."""
         most = np.minimum(self.num_pins, self.parts[-1])
-        least = np.minimum(np.ceil(self.work / bottleneck * (1 - _SAFETY)), most)
+        least = np.minimum(np.ceil(self.work / bottleneck * (1 - SAFETY)), most)
         self.cost = np.where(self.parts >= least[:, None], self.any_cost, np.inf)
 
     def constants(self, price: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -203,7 +202,7 @@ class _SpectralDual:
     def assume(self, bottleneck: float) -> None:
         """Take the optimum to be at most `bottleneck`."""
         self.bottleneck = bottleneck
-        self.apart = self.together > bottleneck * (1 + _SAFETY)
+        self.apart = self.together > bottleneck * (1 + SAFETY)
         np.fill_diagonal(self.apart, False)
         self.communication.restrict(bottleneck)
 
@@ -272,7 +271,7 @@ class _SpectralDual:
         def impossible(bottleneck: float) -> bool:
             room, filling = self._filling(bottleneck)
             load = self.stages * self.average + room * float(filling @ values) + constant - rounding
-            return load > self.stages * bottleneck * (1 + _SAFETY)
+            return load > self.stages * bottleneck * (1 + SAFETY)
 
         if impossible(self.bottleneck):
             return self.bottleneck

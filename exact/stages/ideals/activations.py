@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import SAFETY, FloatArray, IntArray
 from rlinit.budget import Budget, reserve
 from rlinit.exact.stages.ideals.enumeration import enumerate_ideals
 from rlinit.hardware import CAPACITY_SLACK
@@ -25,9 +25,6 @@ MOST_STAGES = 400_000
 
 MOST_LABELS = 5_000_000
 """Labels (states times ideals) to keep; 32 bytes each."""
-
-_SAFETY = 1.0 - 1e-9
-"""Discount of a proven bound for the rounding of sums."""
 
 
 def solve_activation_ideals(
@@ -145,12 +142,12 @@ class _Program:
                     better = value < reached[after, last]
                     reached[after[better], last] = value[better]
                     back[after[better], last] = first, c
-        bound = min(float(proven[:, -1].min()) * _SAFETY, self.upper)
+        bound = min(float(proven[:, -1].min()) * (1.0 - SAFETY), self.upper)
         state = int(np.argmin(reached[:, -1]))
         value = float(reached[state, -1])
         if value >= self.upper:
             return StageResult(None, None, (bound,), "infeasible", self.num_stages)
-        status: Literal["optimal", "feasible"] = "optimal" if value * _SAFETY <= bound else "feasible"
+        status: Literal["optimal", "feasible"] = "optimal" if value * (1.0 - SAFETY) <= bound else "feasible"
         return StageResult(self._read(state, states, back), (value,), (bound,), status, self.num_stages)
 
     def _stages(self, ideal: int) -> Iterator[tuple[int, FloatArray, FloatArray]]:
@@ -166,7 +163,7 @@ class _Program:
                     continue
                 seen.add(before.ideal | 1 << v)
                 stage = self._grown(before, v, ideal)
-                if min(stage.work_s) * _SAFETY >= self.upper:
+                if min(stage.work_s) * (1.0 - SAFETY) >= self.upper:
                     continue
                 self.num_stages += 1
                 stack.append(stage)
@@ -200,7 +197,7 @@ class _Program:
             stage.floor_bytes, sum(self.size[t] for t in stage.enters), sum(self.size[t] for t in stage.leaves)
         )
         least = self._with_overflow(bare, stage.param_bytes, surely)
-        if float(least.min()) * _SAFETY >= self.upper:
+        if float(least.min()) * (1.0 - SAFETY) >= self.upper:
             return None
         inside = stage.ideal ^ ideal
         member = np.array([bool(inside >> v & 1) for v in range(self.base.num_nodes)])

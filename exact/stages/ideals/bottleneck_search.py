@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import ROUNDING, FloatArray, IntArray
 from rlinit.budget import Budget, reserve
 from rlinit.exact.stages.ideals.chain_order import ChainOrder
 from rlinit.exact.stages.ideals.enumeration import Ideals
@@ -27,9 +27,6 @@ from rlinit.stages.states import StageStates
 
 LABEL_CAP = 60_000_000
 """Most labels (states times ideals) to keep; 13 bytes each."""
-
-ROUNDING = 1e-12
-"""Relative room for rounding where sums of costs are held against a threshold."""
 
 FIRST_EXCESS, GROWTH = 0.004, 2.0
 """The first threshold is this much above the lower bound, and the excess grows by this factor."""

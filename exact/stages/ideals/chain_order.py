@@ -10,14 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import SAFETY, FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.kernels.compiled import njit
 from rlinit.stages.problem import StageProblem, whole_cost
 from rlinit.stages.states import StageStates, num_counted
-
-_SAFETY = 1e-9
-"""Room for the rounding of sums, as a share of the weighted work of all ops on all classes."""
 
 _MOST_POSITIONS, _FEWEST_POSITIONS = 400, 8
 """Places of the longest path that are told apart."""
@@ -404,7 +401,7 @@ class ChainOrder:
         return _rests(self.chains, self.states.step, boundary, weight * self.work.sum(axis=1), weight)
 
     def _rounding(self, weight: FloatArray) -> float:
-        return _SAFETY * float(weight @ self.work.sum(axis=1))
+        return SAFETY * float(weight @ self.work.sum(axis=1))
 
 
 def _weights(found: FloatArray, count: IntArray) -> tuple[NDArray[np.float64] | None, float]:

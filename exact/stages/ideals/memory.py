@@ -9,13 +9,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from rlinit.arrays import ROUNDING
 from rlinit.budget import Budget, reserve
-from rlinit.exact.stages.ideals.bottleneck_search import (
-    LABEL_CAP,
-    ROUNDING,
-    BottleneckSearch,
-    run_in_chunks,
-)
+from rlinit.exact.stages.ideals.bottleneck_search import LABEL_CAP, BottleneckSearch, run_in_chunks
 from rlinit.exact.stages.ideals.enumeration import Ideals
 from rlinit.exact.stages.ideals.passes import Fillings, StageRates, Sums, spill_pass
 from rlinit.hardware import CAPACITY_SLACK

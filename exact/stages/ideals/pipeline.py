@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from rlinit.arrays import ROUNDING
 from rlinit.budget import Budget
-from rlinit.exact.stages.ideals.bottleneck_search import LABEL_CAP, ROUNDING, BottleneckSearch
+from rlinit.exact.stages.ideals.bottleneck_search import LABEL_CAP, BottleneckSearch
 from rlinit.exact.stages.ideals.chain_order import ChainOrder
 from rlinit.exact.stages.ideals.enumeration import Ideals
 from rlinit.stages.problem import StageAssignment, StageProblem, StageResult, Value, evaluate

@@ -7,16 +7,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.arrays import FloatArray, IntArray, WordArray, inverse_of
+from rlinit.arrays import ROUNDING, FloatArray, IntArray, WordArray, inverse_of
 from rlinit.budget import Budget
-from rlinit.exact.stages.ideals.bottleneck_search import (
-    FIRST_EXCESS,
-    GROWTH,
-    LABEL_CAP,
-    ROUNDING,
-    Bottleneck,
-    new_labels,
-)
+from rlinit.exact.stages.ideals.bottleneck_search import FIRST_EXCESS, GROWTH, LABEL_CAP, Bottleneck, new_labels
 from rlinit.exact.stages.ideals.enumeration import Ideals, enumerate_ideals
 from rlinit.exact.stages.ideals.node_merging import MergedProblem
 from rlinit.exact.stages.ideals.table import IdealTable, quantized

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, inverse_of
+from rlinit.arrays import ROUNDING, FloatArray, inverse_of
 from rlinit.budget import Budget, reserve
 from rlinit.exact.stages.bounds.simple import simple_bound
 from rlinit.exact.stages.ideals.bottleneck_search import run_in_chunks
@@ -54,7 +54,7 @@ def _tried(lattice: Lattice, cover: Cover, bottleneck: float, budget: Budget) ->
     if entering is None or leaving is None:
         raise _Out
     transfers = Transfers(entering, leaving, problem.tensor_indptr, problem.tensor_dst)
-    spread = float((cover.most - cover.least).max()) + 1e-12 * float(cover.most[-1])
+    spread = float((cover.most - cover.least).max()) + ROUNDING * float(cover.most[-1])
     extent = extents(ranked.inner, ranked.outer, leaving.indptr, leaving.tail)
     leaves = Leaves(ranked.inner, ranked.outer, ranked.least, ranked.most, at, inverse_of(at), spread, extent)
     k, last = problem.num_stages, leaves.at[-1]

@@ -13,14 +13,14 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.arrays import FloatArray
+from rlinit.arrays import SAFETY, FloatArray
 from rlinit.budget import Budget
 from rlinit.exact.solvers.linear_model import Affine, LinearModel, OutOfTime, power_of_two_unit
 from rlinit.exact.solvers.quantum import exact_quantum
-from rlinit.exact.solvers.scip import Run, Status, run_scip, skipped_run
+from rlinit.exact.solvers.scip import RESOLUTION, Run, Status, run_scip, skipped_run
 from rlinit.exact.stages.domains import StageDomains, cover_edges, window_domains
-from rlinit.exact.stages.milp.program import OPTIMAL_GAP
 from rlinit.exact.stages.milp.variables import StageVariables
+from rlinit.plan import OPTIMALITY_TOLERANCE
 from rlinit.stages.problem import (
     MemoryValue,
     StageAssignment,
@@ -30,12 +30,8 @@ from rlinit.stages.problem import (
     memory_value,
 )
 
-_SLACK = 1e-9
 _BOUND_SAFETY = 5e-9
 """Relative discount on SCIP's dual bounds before they are rounded up to whole bytes."""
-
-_RESOLUTION = 1e-6
-"""Units of a program that a dual bound may be wrong by, however small it is: ten times the tolerance of its rows."""
 
 _NOTHING: MemoryValue = (math.inf, math.inf, math.inf)
 
@@ -107,13 +103,13 @@ class MemoryModel:
 
     def _peak(self, held: list[Affine], floor: float, ceiling: float) -> None:
         """m[b] <= m_peak, minimised (equation 5)."""
-        self.linear.objective = self.linear.max_of(floor, max(ceiling * (1 + _SLACK), floor), held)
+        self.linear.objective = self.linear.max_of(floor, max(ceiling * (1 + SAFETY), floor), held)
 
     def _peak_cap(self, held: list[Affine], scale: float, peak: float) -> None:
         """m[b] <= the first level's value, with a relative slack of 1e-9 that never cuts its optimum."""
         if math.isfinite(peak):
             for expression in held:
-                self.linear.at_most(expression, peak * (1 + _SLACK) / scale)
+                self.linear.at_most(expression, peak * (1 + SAFETY) / scale)
 
     def _off_cache(self, held: list[Affine], scale: float) -> Affine:
         """o[b] >= m[b] - cache(b), o[b] >= 0; returns the sum over b."""
@@ -136,7 +132,7 @@ class MemoryModel:
         """Sum over b of o[b] <= the second level's value, with a relative slack of 1e-9."""
         if off_cache < self.problem.param_bytes.sum():
             total = self._off_cache(held, scale)
-            self.linear.at_most(total, (off_cache + float(self.problem.param_bytes.sum()) * _SLACK * 0.1) / scale)
+            self.linear.at_most(total, (off_cache + float(self.problem.param_bytes.sum()) * SAFETY * 0.1) / scale)
 
     def _traffic(self, floor: float, ceiling: float) -> None:
         """com[b] = sum over t of bytes(t) out[t, b] <= the objective, for each stage b (equations 6 and 7)."""
@@ -146,7 +142,7 @@ class MemoryModel:
             for t in np.flatnonzero(self.problem.tensor_bytes > 0).tolist():
                 total.add(self.nodes.leaving(t, b), float(self.problem.tensor_bytes[t]) / self.unit)
             leaving.append(total)
-        self.linear.objective = self.linear.max_of(floor, max(ceiling * (1 + _SLACK), floor), leaving)
+        self.linear.objective = self.linear.max_of(floor, max(ceiling * (1 + SAFETY), floor), leaving)
 
     def encode(self, assignment: StageAssignment) -> FloatArray:
         """Return the point (num_variables,) of an assignment inside the domains."""
@@ -172,7 +168,7 @@ def _level_quantum(problem: StageProblem, level: int) -> float:
 
 def _round_up(bound: float, quantum: float, unit: float = 0.0) -> float:
     """Return the smallest attainable value that a dual bound in bytes, of a program in this unit, does not rule out."""
-    safe = bound if math.isinf(bound) else max(bound - max(bound * _BOUND_SAFETY, _RESOLUTION * unit), 0.0)
+    safe = bound if math.isinf(bound) else max(bound - max(bound * _BOUND_SAFETY, RESOLUTION * unit), 0.0)
     return safe if quantum == 0 or math.isinf(safe) else math.ceil(safe / quantum) * quantum
 
 
@@ -185,7 +181,7 @@ def _simple_floor(problem: StageProblem, level: int) -> float:
     if level == 1:
         quantum = _level_quantum(problem, 1)
         excess = total - float(problem.cache_bytes[problem.stage_class].sum())
-        return max(0.0, excess if quantum else excess - total * _SLACK)
+        return max(0.0, excess if quantum else excess - total * SAFETY)
     return 0.0
 
 
@@ -273,7 +269,7 @@ def solve_memory_milp(
         report = None if on_bound is None else _reporter(on_bound, bound, level)
         run, bound[level] = _solve_level(search, start, free, level, budget, node_limit, report)
         work += run.nodes
-        proven = proven and search.value[level] <= bound[level] * (1 + OPTIMAL_GAP)
+        proven = proven and search.value[level] <= bound[level] * (1 + OPTIMALITY_TOLERANCE)
         if search.assignment is None:  # No level to fix.
             break
     lexicographic: MemoryValue = min((bound[0], bound[1], bound[2]), search.value)

@@ -22,7 +22,15 @@ from rlinit.exact.stages.domains import StageDomains, cover_edges, window_domain
 from rlinit.exact.stages.milp.program import StageProgram
 from rlinit.exact.stages.milp.scaled_costs import ScaledCosts
 from rlinit.exact.stages.milp.variables import StageVariables
-from rlinit.stages.problem import StageAssignment, StageProblem, StageResult, Value, stage_value, whole_cost
+from rlinit.stages.problem import (
+    StageAssignment,
+    StageProblem,
+    StageResult,
+    Value,
+    average_work,
+    stage_value,
+    whole_cost,
+)
 from rlinit.stages.splits.chunks import ChunkAssignment, ChunkedStages, chunk_value
 
 
@@ -206,12 +214,6 @@ class PipelineModel:
         if self.free:
             return ChunkAssignment(stage, kinds, stage_class)
         return ChunkAssignment(stage, slot, np.array(self.class_of_kind)[kinds[: chunked.num_slots]])
-
-
-def average_work(problem: StageProblem) -> float:
-    """Return Lemma 3.3's bound with each node on its cheapest class: max(largest, total / k)."""
-    work = problem.work_s.min(axis=0)
-    return float(max(work.max(initial=0.0), work.sum() / problem.num_stages)) * (1 - 1e-12)
 
 
 def chunk_program(chunked: ChunkedStages) -> StageProgram[ChunkAssignment]:

@@ -11,12 +11,10 @@ import numpy as np
 from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
 from rlinit.exact.solvers.linear_model import LinearModel, OutOfTime
-from rlinit.exact.solvers.scip import RunSettings, Status, run_scip, skipped_run
-from rlinit.exact.stages.milp.scaled_costs import BOUND_SAFETY, safe_bound
+from rlinit.exact.solvers.scip import BOUND_SAFETY, RunSettings, Status, run_scip, skipped_run
+from rlinit.exact.stages.milp.scaled_costs import safe_bound
+from rlinit.plan import OPTIMALITY_TOLERANCE
 from rlinit.stages.problem import ScheduleT, StageResult, Value
-
-OPTIMAL_GAP = 1e-6
-"""Relative gap up to which a value counts as proven best."""
 
 
 class StageModel(Protocol[ScheduleT]):
@@ -141,5 +139,5 @@ class StageProgram(Generic[ScheduleT]):
                 return StageResult(None, None, (np.inf,), "infeasible", run.nodes)
             return StageResult(None, None, (bound,), "no_solution", run.nodes)
         bound = min(bound, value)
-        closed = value <= bound * (1 + OPTIMAL_GAP)
+        closed = value <= bound * (1 + OPTIMALITY_TOLERANCE)
         return StageResult(best, (value,), (bound,), "optimal" if closed else "feasible", run.nodes)

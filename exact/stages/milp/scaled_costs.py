@@ -13,13 +13,8 @@ import numpy as np
 
 from rlinit.arrays import FloatArray
 from rlinit.exact.solvers.linear_model import power_of_two_unit
+from rlinit.exact.solvers.scip import BOUND_SAFETY, RESOLUTION
 from rlinit.stages.problem import StageProblem, stage_cost
-
-BOUND_SAFETY = 2.5e-7
-"""Relative discount on SCIP's dual bounds, which rest on LPs solved to 1e-9 on rows scaled to about 1e2."""
-
-_RESOLUTION = 1e-6
-"""Units of a program that a dual bound may be wrong by, however small it is: ten times the tolerance of its rows."""
 
 _SPAN = 1e8
 """Coefficients this much smaller than the largest are left out."""
@@ -40,7 +35,7 @@ def safe_bound(bound: float, unit: float) -> float:
     """
     if not np.isfinite(bound):
         return bound
-    return bound * unit - max(BOUND_SAFETY * bound, _RESOLUTION) * unit
+    return bound * unit - max(BOUND_SAFETY * bound, RESOLUTION) * unit
 
 
 def single_stage_cost(problem: StageProblem) -> float:

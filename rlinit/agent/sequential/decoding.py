@@ -11,9 +11,7 @@ from torch import Tensor
 
 from rlinit.agent.sequential.pointer_network import EncodedNodes, PackedGraphs
 from rlinit.agent.sequential.pointing_decoder import PointingDecoder, ragged_log_softmax
-
-_UNDER_ONE = 1.0 - 1e-12
-"""Keeps a uniform number times a total below the total, whatever rounding does."""
+from rlinit.arrays import ROUNDING
 
 
 def decode(
@@ -74,7 +72,7 @@ def _drawn(log_prob: Tensor, generator: torch.Generator) -> Tensor:
     """Return (B,) nodes drawn by log-probabilities (B, N)."""
     heights = torch.softmax(log_prob.double(), dim=1).cumsum(dim=1)
     draw = torch.rand(len(log_prob), generator=generator, dtype=torch.float64).to(heights.device)
-    return (heights <= (draw * _UNDER_ONE * heights[:, -1])[:, None]).sum(dim=1)
+    return (heights <= (draw * (1.0 - ROUNDING) * heights[:, -1])[:, None]).sum(dim=1)
 
 
 def ready_steps(graphs: PackedGraphs, graph: Tensor, orders: Tensor) -> Tensor:

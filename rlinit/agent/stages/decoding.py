@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from rlinit.agent.stages.features import slice_orders
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import ROUNDING, FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.errors import RlinitError
 from rlinit.stages.batch import StageBatch
@@ -142,6 +142,6 @@ def _most_promising(problem: StageProblem, orders: IntArray) -> IntArray:
     values = slice_orders(StageBatch.of_problem(problem), orders)[0][0]
     if problem.objective == "pipeline":
         return orders[[int(values.argmin())]]
-    tied = values <= values.min() * (1.0 + 1e-12)
+    tied = values <= values.min() * (1.0 + ROUNDING)
     kept: IntArray = np.unique(orders[tied], axis=0)
     return kept

@@ -6,23 +6,17 @@ from dataclasses import replace
 from functools import partial
 
 from rlinit.budget import Budget
-from rlinit.heuristics.stages.excess.annealing import EFFORT_LOADS, MOVES_PER_LOAD, ExcessAnnealing
+from rlinit.heuristics.stages.excess.annealing import ExcessAnnealing, default_moves, effort_of
 from rlinit.heuristics.stages.filling.search import bisect_from, sliced
 from rlinit.heuristics.stages.slicing.orders import Found, staged_order
 from rlinit.stages.problem import StageProblem, byte_costs, evaluate
 from rlinit.stages.slicing import slice_order
 
-_MOVES_A_NODE, _FEWEST, _MOST = 16_000, 160_000, 8_000_000
-"""Moves by default: for each node, and at least and at most in all."""
-
-_ATTEMPTS = 20
-"""Bottlenecks that even a short run tries."""
-
 
 def anneal(problem: StageProblem, *, seed: int, evaluations: int | None = None, budget: Budget | None = None) -> Found:
     """Anneal what stages cost beyond a bottleneck that is bisected; `evaluations` are moves.
 
-    Never worse than slicing the natural order. By default 16,000 moves a node, 8 million at most. For `memory` the
+    Never worse than slicing the natural order. By default `default_moves`. For `memory` the
     largest parameter bytes of a stage are annealed, and the order that this ends with is sliced for all levels.
 
     For the parameters see `StageHeuristic.__call__`.
@@ -30,9 +24,10 @@ def anneal(problem: StageProblem, *, seed: int, evaluations: int | None = None, 
     start = sliced(problem, seed, budget)
     if start is None:
         return None
-    moves = evaluations or min(_MOST, max(_FEWEST, _MOVES_A_NODE * problem.num_nodes))
-    loads, of_bytes = max(1, moves // MOVES_PER_LOAD), problem.objective == "memory"
-    searcher = partial(ExcessAnnealing, effort_loads=min(EFFORT_LOADS, max(1, loads // _ATTEMPTS)))
+    moves = evaluations or default_moves(problem.num_nodes)
+    loads, effort = effort_of(moves)
+    of_bytes = problem.objective == "memory"
+    searcher = partial(ExcessAnnealing, effort_loads=effort)
     annealed = _by_bytes(problem) if of_bytes else problem
     found = bisect_from(searcher, annealed, start, seed=seed, loads=loads, budget=budget)
     if found is not None and not of_bytes:

@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from rlinit.errors import BackendUnavailable, InvalidGraph
+from rlinit.files import MAX_BYTES
 from rlinit.graph import Graph
 from rlinit.importers.common.precision import Dtype, NumberType, Precision
 from rlinit.importers.keras.flops import layer_flops
 
-_MAX_BYTES = 1 << 26
-"""A configuration may have this many bytes (large models have some hundred thousand); beyond, it is a bomb."""
 _DAMAGE = (
     *(OSError, KeyError, ValueError, RuntimeError, EOFError),
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
@@ -134,11 +133,11 @@ def _configuration(path: str | Path) -> dict[str, Any]:
     """Return the configuration in a ``.keras`` archive."""
     try:
         with zipfile.ZipFile(path) as archive, archive.open("config.json") as file:
-            text = file.read(_MAX_BYTES + 1)
+            text = file.read(MAX_BYTES + 1)
     except _DAMAGE as problem:
         raise InvalidGraph(f"cannot read {path} as a .keras archive: {problem}") from problem
-    if len(text) > _MAX_BYTES:
-        raise InvalidGraph(f"{path}: the configuration has more than {_MAX_BYTES:,} bytes; check what it is")
+    if len(text) > MAX_BYTES:
+        raise InvalidGraph(f"{path}: the configuration has more than {MAX_BYTES:,} bytes; check what it is")
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as problem:

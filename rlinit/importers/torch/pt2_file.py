@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlinit.errors import BackendUnavailable, InvalidGraph, first_line
+from rlinit.files import MAX_BYTES
 from rlinit.graph import Graph
 from rlinit.importers.common.parameters import Sharing
 from rlinit.importers.common.precision import Dtype
@@ -24,9 +25,6 @@ from rlinit.importers.torch.size_expressions import is_size_expression
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
-
-_MAX_BYTES = 1 << 27
-"""A program may be this long as JSON (GPT-3's takes 10 MB); beyond, the file is taken for a bomb."""
 
 _MAX_DEPTH = 200
 _STRUCTURES = re.compile(r'"(transformers\.(?:modeling_outputs|cache_utils|models\.\w+\.modeling_\w+))\.\w+"')
@@ -111,18 +109,18 @@ def _program_text(path: str | Path) -> bytes:
                     f"{path} holds {len(models)} programs; expected one, as torch.export.save of torch 2.9 and later "
                     "writes"
                 )
-            if models[0].file_size > _MAX_BYTES:
-                raise InvalidGraph(f"{path}: the program has {models[0].file_size:,} bytes; expected <= {_MAX_BYTES:,}")
+            if models[0].file_size > MAX_BYTES:
+                raise InvalidGraph(f"{path}: the program has {models[0].file_size:,} bytes; expected <= {MAX_BYTES:,}")
             with archive.open(models[0]) as file:
-                text = file.read(_MAX_BYTES + 1)
+                text = file.read(MAX_BYTES + 1)
     except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as problem:
         if isinstance(problem, InvalidGraph):
             raise
         raise InvalidGraph(f"cannot read {path} as a .pt2 archive: {problem}") from problem
     except Exception as problem:  # zlib.error, lzma.LZMAError: a damaged member
         raise InvalidGraph(f"cannot read {path} as a .pt2 archive: {problem}") from problem
-    if len(text) > _MAX_BYTES:
-        raise InvalidGraph(f"{path}: the program has more than {_MAX_BYTES:,} bytes")
+    if len(text) > MAX_BYTES:
+        raise InvalidGraph(f"{path}: the program has more than {MAX_BYTES:,} bytes")
     return text
 
 

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlinit.errors import InvalidGraph
+from rlinit.files import MAX_BYTES
 from rlinit.importers.torch.pt2_file import load_program
 
 if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
-
-_MAX_CONFIG_BYTES = 1 << 26
 
 
 def load_model(path: str | Path) -> ExportedProgram:
@@ -69,7 +68,7 @@ def _config(
     if len(names) != 1:
         raise InvalidGraph(f"{path} describes its {kind} {len(names)} times; expected once, as torch.export.save does")
     try:
-        data = json.loads(_bytes(archive, entries, names[0], path, _MAX_CONFIG_BYTES))
+        data = json.loads(_bytes(archive, entries, names[0], path, MAX_BYTES))
         config = data["config"]
         if not isinstance(config, dict):
             raise TypeError(f"config is {type(config).__name__}")

@@ -18,20 +18,9 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
+from rlinit.kernels.splitmix import GOLDEN, stream, uniform
 from rlinit.kernels.stages.arrays import CostArrays, TensorArrays
 from rlinit.kernels.stages.slicing import BottleneckLabels, Chain, States, pipeline_pass, positions
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX2 = np.uint64(0x94D049BB133111EB)
-_S30, _S27, _S31, _S11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
-
-
-@njit(cache=True, nogil=True)
-def _mix(z: np.uint64) -> np.uint64:
-    z = (z ^ (z >> _S30)) * _MIX1
-    z = (z ^ (z >> _S27)) * _MIX2
-    return z ^ (z >> _S31)
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -95,12 +84,11 @@ def sample_orders(
     most = np.diff(node_ptr).max()
     waiting, ready, place = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
     weight = np.empty(most)
-    start = _mix(np.uint64(seed) + _GOLDEN)
     for g in range(len(node_ptr) - 1):
         base = node_ptr[g]
         n = node_ptr[g + 1] - base
         for s in range(samples):
-            state = _mix(start ^ _mix(np.uint64(g * samples + s) + _GOLDEN))
+            state = stream(seed, g * samples + s)
             count = _first_ready(n, pred_indptr[base:], waiting, ready, place)
             for i in range(n):
                 slot = 0
@@ -112,8 +100,8 @@ def sample_orders(
                     for j in range(count):
                         weight[j] = math.exp(keys[base + ready[j]] - top)
                         total += weight[j]
-                    state += _GOLDEN
-                    left = float(_mix(state) >> _S11) / (1 << 53) * total
+                    state += GOLDEN
+                    left = uniform(state) * total
                     while slot < count - 1 and left >= weight[slot]:
                         left -= weight[slot]
                         slot += 1

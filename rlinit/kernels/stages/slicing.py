@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import ROUNDING, FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.stages.arrays import CostArrays, TensorArrays
 
-_SLACK = 1.0 + 1e-12
+_SLACK = 1.0 + ROUNDING
 """Room for rounding in comparisons with a threshold: never prunes what is exactly at it."""
 
 

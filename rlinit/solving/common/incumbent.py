@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from rlinit.arrays import FloatArray
+from rlinit.arrays import ROUNDING, SAFETY, FloatArray
 from rlinit.budget import Budget, memory_watched
 from rlinit.errors import InvalidPlan, OutOfMemory, RlinitError, SolverFailure
 from rlinit.exact.placements.analysis.rounding import makespan_quantum
@@ -27,12 +27,6 @@ from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan
 from rlinit.plan import HistoryEntry, relative_gap
 from rlinit.stages.problem import StageAssignment, StageProblem, Value, evaluate, sums_exactly
-
-_ROUNDING = 1e-12
-"""Relative difference of two sums of seconds that is put down to the order of their terms."""
-
-_FALSE = 1e-9
-"""Relative excess over a value from which on a bound is false; what the checker allows for rounding."""
 
 _NOTE_LENGTH = 300
 """Characters that a note keeps of an error's message."""
@@ -63,7 +57,7 @@ class Equality:
     depend on the order of their terms.
     """
 
-    relative: float = _ROUNDING
+    relative: float = ROUNDING
     absolute: Value = ()
 
     def holds(self, level: int, one: float, other: float) -> bool:
@@ -102,7 +96,7 @@ class Equality:
         bound, value
             The bound, and the value of a schedule.
         """
-        return bound > value * (1.0 + _FALSE) and not self.holds(level, bound, value)
+        return bound > value * (1.0 + SAFETY) and not self.holds(level, bound, value)
 
     def reported(self, bounds: Value, values: Value) -> Value:
         """Return bounds that exceed no value.

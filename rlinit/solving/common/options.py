@@ -38,6 +38,10 @@ def splits_devices(options: SolveOptions) -> bool:
     return options.training is None and (options.chunks > 1 or not options.contiguous)
 
 
+SEED_STRIDE = 1_000_003
+"""Between the seeds of runs side by side, so that they do not meet those of later rounds."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProblemOptions:
     """Which problem to solve.

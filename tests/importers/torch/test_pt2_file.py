@@ -246,7 +246,7 @@ def test_not_a_program(saved: Path, tmp_path: Path, text: str) -> None:
 
 def test_a_bomb_is_not_unpacked(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program beyond the limit is refused before it is unpacked."""
-    monkeypatch.setattr(pt2_file, "_MAX_BYTES", 1000)
+    monkeypatch.setattr(pt2_file, "MAX_BYTES", 1000)
     with pytest.raises(InvalidGraph, match="bytes"):
         load_graph(saved)
 

@@ -18,15 +18,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import ROUNDING, FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.orders import shift
 from rlinit.kernels.placements.annealing import DeviceMemory
 from rlinit.kernels.placements.slots import append_start, hot_kernel, ready_time, transfer_time
 from rlinit.kernels.placements.timeline import TimelineArrays
-
-_CRITICAL = 1e-12
-"""Part of the makespan by which the longest path through a critical op may be shorter: rounding."""
 
 _STEP, _WORK = 0, 1
 """Entries of `CriticalSearch.at`."""
@@ -192,7 +189,7 @@ def _seconds_after(a: TimelineArrays, s: CriticalSearch, v: int, i: int) -> floa
 @hot_kernel
 def _collect_critical(s: CriticalSearch, a: TimelineArrays) -> int:
     """Write the critical ops into `critical`; return how many."""
-    least = s.value[_VALUE] * (1.0 - _CRITICAL)
+    least = s.value[_VALUE] * (1.0 - ROUNDING)
     count = 0
     for v in range(len(s.sequence)):
         if s.end[v] + s.tail[v] - a.time[v, s.device[v], -1] >= least:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from rlinit.arrays import IntArray
-from rlinit.budget import Budget, WorkShares
+from rlinit.budget import UNLIMITED, Budget, WorkShares
 from rlinit.heuristics.placements.list_scheduling.heuristics import whole_ops
 from rlinit.heuristics.placements.local_search.window_passes import (
     BatchPasses,
@@ -143,7 +143,7 @@ def sweep_placements(
     if found is None or problem.num_devices == 1:
         return found
     timed = budget is not None and budget.remaining_s < np.inf
-    left = evaluations or (2**62 if timed else max(200_000, 2_000 * problem.num_ops))
+    left = evaluations or (UNLIMITED if timed else max(200_000, 2_000 * problem.num_ops))
     search = _Search(problem, found, np.random.default_rng(seed), fits)
     while left > 0 and not (budget is not None and budget.expired):
         limit = left

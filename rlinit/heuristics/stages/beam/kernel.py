@@ -11,15 +11,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import SAFETY, FloatArray, IntArray
 from rlinit.heuristics.stages.beam.states import States, remember
 from rlinit.heuristics.stages.filling.kernel import Loads, dive
 from rlinit.heuristics.stages.filling.stage_state import FillRule, StageState, place, reset
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.stages.arrays import StageArrays
-
-_ROUNDING = 1e-9
-"""Relative room before a state is given up because its rest does not fit."""
 
 _LEAST = 1e-9
 """Times below this share of the limit count as this share where speeds are added up."""
@@ -262,7 +259,7 @@ def expand_states(
                         forced += 1
                     else:
                         least += _least_after(times, v, c)
-                if forced < musts or bound - least > (left - 1) * limit * (1.0 + _ROUNDING) + _ROUNDING * bound:
+                if forced < musts or bound - least > (left - 1) * limit * (1.0 + SAFETY) + SAFETY * bound:
                     continue
                 at = _append(children, states, i, c, loads, j)
                 if at < 0:

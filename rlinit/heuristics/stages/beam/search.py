@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import ROUNDING, FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.heuristics.stages.beam.kernel import expand_states
 from rlinit.heuristics.stages.beam.levels import read_levels
@@ -29,9 +29,6 @@ _NOISES = (0.05, 0.2, 0.5)
 
 _STEEPNESS = (0.0, 0.5, 1.0, 1.0)
 """Powers of the relative speed in a priority."""
-
-_ROUNDING = 1e-12
-"""Relative room for rounding where sums of costs are held against a limit."""
 
 _STEEPEST = 20.0
 """Logarithm of the largest ratio of speeds that counts."""
@@ -99,7 +96,7 @@ class Beam:
         levels = [new_states(1, n, num_classes)]
         levels[0].now[0] = 1
         children = new_states(width * num_classes * _DIVES, n, num_classes)
-        limit = threshold * (1 + _ROUNDING)
+        limit = threshold * (1 + ROUNDING)
         args = (self.rng, settings.arrays, self.state, self.loads, rule)
         total = _OVERHEAD + n
         for j in range(k):

@@ -17,8 +17,25 @@ _FREE, _CHARGED = (0.02, 0.2, 1e-3), (0.003, 0.05, 3e-4)
 """First temperatures, drawn between the two, and the last one, relative to the trial: where tensors cost nothing, and
 where they cost something."""
 
-EFFORT_LOADS, MOVES_PER_LOAD = 5_000, 40
+_EFFORT_LOADS, _MOVES_PER_LOAD = 5_000, 40
 """Loads of a beam in whose time an attempt of effort 1 ends, and moves in the time of a load."""
+
+_ATTEMPTS = 20
+"""Bottlenecks that even a short run tries."""
+
+_MOVES_A_NODE, _FEWEST_MOVES, _MOST_MOVES = 16_000, 160_000, 12_000_000
+"""Moves without a time limit: for each node, and at least and at most in all."""
+
+
+def default_moves(num_nodes: int) -> int:
+    """Return how many moves annealing makes where no time limit ends it."""
+    return min(_MOST_MOVES, max(_FEWEST_MOVES, _MOVES_A_NODE * num_nodes))
+
+
+def effort_of(moves: int) -> tuple[int, int]:
+    """Return the loads in whose time so many moves are made, and those of an attempt of effort 1."""
+    loads = max(1, moves // _MOVES_PER_LOAD)
+    return loads, min(_EFFORT_LOADS, max(1, loads // _ATTEMPTS))
 
 
 def counted_tensors(problem: StageProblem) -> TensorArrays:
@@ -59,13 +76,13 @@ class SlotAnnealing:
         budget: Budget,
         *,
         monotone: bool = True,
-        effort_loads: int = EFFORT_LOADS,
+        effort_loads: int = _EFFORT_LOADS,
     ) -> None:
         self.problem, self.budget, self.monotone = problem, budget, monotone
         self.rng = np.random.default_rng(seed)
         self.last: ChunkAssignment | None = None
         self.tensors = counted_tensors(problem.problem)
-        self.effort_moves = effort_loads * MOVES_PER_LOAD
+        self.effort_moves = effort_loads * _MOVES_PER_LOAD
 
     def __call__(
         self, threshold: float, effort: int, best: ChunkAssignment | None
@@ -97,7 +114,7 @@ class SlotAnnealing:
 
         run_in_chunks(call, moves, self.budget)
         self.last = ChunkAssignment(state.best, state.best_slot, state.best_classes)
-        return (self.last if met or charged else None), tried // MOVES_PER_LOAD
+        return (self.last if met or charged else None), tried // _MOVES_PER_LOAD
 
 
 class ExcessAnnealing:
@@ -108,7 +125,7 @@ class ExcessAnnealing:
         settings: FillSettings,
         seed: int,
         budget: Budget,
-        effort_loads: int = EFFORT_LOADS,
+        effort_loads: int = _EFFORT_LOADS,
     ) -> None:
         self.problem = ChunkedStages(settings.problem, 1)
         self.slots = SlotAnnealing(self.problem, seed, budget, effort_loads=effort_loads)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import SAFETY, FloatArray, IntArray
 from rlinit.heuristics.stages.excess.moves import (
     Csr,
     busy_on,
@@ -35,9 +35,6 @@ move with what they lead to."""
 
 _MOST_GROUPED = 32
 """Nodes that move together at most."""
-
-_MET = 1e-9
-"""Share of the trial that stages may exceed it by in all for rounding; it is met then."""
 
 _EXCESS, _LEAST, _TEMPERATURE = range(3)
 """Places in `ExcessState.now`."""
@@ -406,7 +403,7 @@ def anneal_excess(
     groups = _GROUPS if counted and monotone else 0.0  # without transfers nothing holds nodes together
     turns = 0.0 if bound or not monotone else _TURNS
     for _ in range(moves):
-        if least <= _MET * trial or k == 1:
+        if least <= SAFETY * trial or k == 1:
             break
         temperature *= cooling
         draw = rng.random()
@@ -469,4 +466,4 @@ def anneal_excess(
             state.best_slot[:] = slot
             state.best_classes[:] = classes
     state.now[:] = excess, least, temperature
-    return bool(least <= _MET * trial)
+    return bool(least <= SAFETY * trial)

@@ -10,13 +10,10 @@ import numpy as np
 from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
 from rlinit.hardware import CAPACITY_SLACK
-from rlinit.heuristics.stages.excess.annealing import EFFORT_LOADS, MOVES_PER_LOAD, SlotAnnealing
+from rlinit.heuristics.stages.excess.annealing import SlotAnnealing, effort_of
 from rlinit.heuristics.stages.filling.threshold_search import ThresholdSearch
-from rlinit.stages.problem import StageAssignment, StageProblem, whole_cost
+from rlinit.stages.problem import StageAssignment, StageProblem, average_work, whole_cost
 from rlinit.stages.splits.chunks import ChunkAssignment, ChunkedStages, chunk_value, from_contiguous
-
-_ATTEMPTS = 20
-"""Bottlenecks that even a short run tries."""
 
 
 def anneal_loose(
@@ -90,20 +87,13 @@ def anneal_chunks(
     on_solution
         Called with each better assignment.
     """
-    clock, loads = budget or Budget(), max(1, moves // MOVES_PER_LOAD)
-    effort = min(EFFORT_LOADS, max(1, loads // _ATTEMPTS))
+    clock, (loads, effort) = budget or Budget(), effort_of(moves)
     attempt = SlotAnnealing(problem, seed, clock, monotone=monotone, effort_loads=effort)
-    floor = max(lower, simple_work(problem.problem))
+    floor = max(lower, average_work(problem.problem))
     search = ThresholdSearch(partial(chunk_value, problem), attempt, floor, clock, on_solution=on_solution)
     search.offer(start)
     search.run(problem.chunks * whole_cost(problem.problem), loads)
     return start if search.best is None else search.best
-
-
-def simple_work(problem: StageProblem) -> float:
-    """Return a bottleneck that none is below: the costliest op, and the mean work, each op on its fastest device."""
-    work = problem.work_s[problem.class_count > 0].min(axis=0)
-    return float(max(work.max(initial=0.0), work.sum() / problem.num_stages * (1 - 1e-12)))
 
 
 def packed(problem: StageProblem) -> StageAssignment | None:

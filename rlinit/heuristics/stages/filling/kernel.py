@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import ROUNDING, FloatArray, IntArray
 from rlinit.heuristics.stages.filling.stage_state import (
     COST,
     GROWN,
@@ -32,9 +32,6 @@ from rlinit.heuristics.stages.filling.stage_state import (
 )
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.stages.arrays import StageArrays
-
-_ROUNDING = 1e-12
-"""Relative room for rounding where sums of costs are held against a limit."""
 
 _CANDIDATES = 16
 """Candidates that do not fit, or ops that a dive begins with, that take about as long as one load."""
@@ -202,7 +199,7 @@ def _enumerate(
 @njit(cache=True, nogil=True)
 def _is_full(loads: Loads, rule: FillRule, limit: float) -> bool:
     """Return whether the one load that is looked for is as full as it need be."""
-    full = rule.full * limit * (1.0 - 2.0 * _ROUNDING)
+    full = rule.full * limit * (1.0 - 2.0 * ROUNDING)
     return len(loads.cost) == 1 and loads.score[0] > -np.inf and loads.cost[0] >= full
 
 
@@ -334,7 +331,7 @@ def fill_stage(
     """
     loads.score[:] = -np.inf
     s.now[:] = 0.0
-    limit *= 1.0 + _ROUNDING
+    limit *= 1.0 + ROUNDING
     density = 0.0
     spread = 0.0
     lowest, highest = np.inf, -np.inf

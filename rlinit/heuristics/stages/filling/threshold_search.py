@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic
 
+from rlinit.arrays import SAFETY
 from rlinit.budget import Budget
 from rlinit.stages.problem import ScheduleT, Value
 
@@ -18,10 +19,6 @@ _FIRST_STEP = 0.01
 
 _GROWTH, _MOST_EFFORT = 1.5, 1024
 """Factor from effort to effort; the first one follows upon the largest."""
-
-_BELOW = 1e-9
-"""A threshold this much below a value, relatively, asks for anything better."""
-
 
 Attempt = Callable[[float, int, ScheduleT | None], tuple[ScheduleT | None, int]]
 """Takes (threshold, effort, best known); returns an assignment within the threshold, or None, and the work it took."""
@@ -79,9 +76,9 @@ class ThresholdSearch(Generic[ScheduleT]):
         while self.work < most_work and not self.done:
             high = self._high(ceiling)
             target = self._multiple(max(self.lower, high * (1 - step)), self.lower)
-            last = target >= high * (1 - _BELOW) or step <= _CLOSE
+            last = target >= high * (1 - SAFETY) or step <= _CLOSE
             if last:
-                target = high * (1 - _BELOW)
+                target = high * (1 - SAFETY)
             if self._try(target, int(effort)):
                 step = min(2 * step, _FIRST_STEP)
             elif last or (self.quantum > 0.0 and high - target <= self.quantum * (1 + _CLOSE)):
@@ -92,12 +89,12 @@ class ThresholdSearch(Generic[ScheduleT]):
     def _bisect(self, ceiling: float, most_work: int) -> None:
         """Halve between the lower bound and the value, with the least effort."""
         floor = self.lower
-        if floor < self._high(ceiling) * (1 - _BELOW):
+        if floor < self._high(ceiling) * (1 - SAFETY):
             self._try(floor, 1)
         while self.work < most_work and not self.done:
             high = self._high(ceiling)
             middle = self._multiple(0.5 * (floor + high), floor)
-            if high - floor <= _CLOSE * high or middle >= high * (1 - _BELOW):
+            if high - floor <= _CLOSE * high or middle >= high * (1 - SAFETY):
                 break
             if not self._try(middle, 1):
                 floor = middle
@@ -112,7 +109,7 @@ class ThresholdSearch(Generic[ScheduleT]):
         if self.quantum <= 0.0:
             return threshold
         multiple = math.floor(threshold / self.quantum) * self.quantum
-        return multiple if multiple > floor * (1 + _BELOW) else max(multiple + self.quantum, floor)
+        return multiple if multiple > floor * (1 + SAFETY) else max(multiple + self.quantum, floor)
 
     def _high(self, ceiling: float) -> float:
         return ceiling if self.value is None else min(self.value[0], ceiling)

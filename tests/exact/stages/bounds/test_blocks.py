@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from rlinit.budget import Budget
 from rlinit.exact.stages.bounds.blocks import guess_bound
 from rlinit.exact.stages.milp.memory import solve_memory_milp
-from rlinit.exact.stages.milp.pipeline import average_work, pipeline_lp_bound, solve_pipeline_milp
-from rlinit.stages.problem import StageProblem, stage_cost
+from rlinit.exact.stages.milp.pipeline import pipeline_lp_bound, solve_pipeline_milp
+from rlinit.stages.problem import StageProblem, average_work, stage_cost
 from tests.draws import draws
 from tests.exact.stages.cases import all_in_stage, any_problem, with_magnitudes
 from tests.stage_cases import brute_force_pipeline, monotone_assignments, random_problem
