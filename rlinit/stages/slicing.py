@@ -3,7 +3,7 @@
 A dynamic program in passes under a threshold: a pass that does not reach the end proves that no slicing costs at most
 the threshold, and the first one that does has found the optimum, however far above it the threshold is. Thresholds
 start near what longest-first slicing reaches. Where stages are of so many classes that the program is out of reach,
-longest-first slicing takes its place, in orders of the devices that exchanges of two make better.
+longest-first slicing takes its place, in the devices' own order.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from rlinit.kernels.stages.slicing import (
     Chain,
     MemoryLabels,
     States,
-    exchange_devices,
     longest_first,
     memory_pass,
     pipeline_pass,
     positions,
 )
 from rlinit.stages.passes import run_in_chunks
-from rlinit.stages.problem import StageAssignment, StageProblem, Value, byte_costs, evaluate, largest_cost, whole_cost
+from rlinit.stages.problem import StageAssignment, StageProblem, Value, byte_costs, evaluate, largest_cost
 from rlinit.stages.states import MOST_STEPS, StageStates, num_counted
 
 _LABELS = 60_000_000
@@ -36,27 +35,11 @@ _LABELS = 60_000_000
 _EXTENSIONS = 300_000_000
 """Most extensions of labels (states times classes times stages) of a pass over stages of several classes: about 1 s."""
 
-_QUICK_EXTENSIONS = 1_000_000
-"""Up to here a pass is over before exchanges would have found a threshold for it."""
-
 _NEAR = 1.05
 """Thresholds start this far below what greedy slicing reaches, or above the lower bound: passes are shorter there."""
 
 _FIRST_STEP = 1.01
 """... and never closer to the lower bound than this."""
-
-_EXCHANGED_NODES, _EXCHANGED_SHARE = 4_000_000, 0.02
-"""Nodes of all slicings that exchange devices under one threshold: at most so many, and this share of the extensions,
-so that a pass which follows takes longer."""
-
-_EXCHANGES = (20, 30_000)
-"""Fewest and most such slicings."""
-
-_LEAST_SHARE = 1e-6
-"""Thresholds are at least this part of a known bottleneck."""
-
-_PRECISION = 0.002
-"""Relative precision of the threshold for which devices are exchanged."""
 
 _HALVINGS = 12
 """Halvings of the interval in which longest-first slicing looks for its threshold."""
@@ -79,8 +62,9 @@ def slice_order(
     Notes
     -----
     Exact for the order, except where stages are of so many classes that the states, one for each way to use up some of
-    the stages of each class, are beyond `_LABELS` or `_EXTENSIONS`: then it is what exchanges of devices lead to. No
-    n x n table: time grows with the lengths of stages below the longest-first slicing, memory with states times n.
+    the stages of each class, are beyond `_LABELS` or `_EXTENSIONS`: then it is what longest-first slicing into the
+    devices' own order finds, or one device. No n x n table: time grows with the lengths of stages below the
+    longest-first slicing, memory with states times n.
 
     References
     ----------
@@ -127,12 +111,10 @@ class _Slicing:
         most = min(problem.num_nodes, problem.num_stages)
         states = num_counted(problem.class_count, most)
         extensions = states * problem.num_classes * problem.num_nodes * (problem.num_nodes / most)
-        if problem.num_classes == 1:
-            greedy, known = self.greedy(costs)
-        else:
-            greedy = _on_one_device(problem)
-            if extensions > _QUICK_EXTENSIONS:
-                greedy = self.exchanged(costs, greedy, min(_EXCHANGED_NODES, _EXCHANGED_SHARE * extensions))
+        greedy, known = self.greedy(costs)
+        if problem.num_classes > 1:
+            found = [one for one in (greedy, _on_one_device(problem)) if one is not None]
+            greedy = min(found, key=partial(evaluate, problem), default=None)
             known = np.inf if greedy is None else evaluate(problem, greedy)[0] * (1.0 + ROUNDING)
         too_many = problem.num_classes > 1 and extensions > _EXTENSIONS
         too_many = too_many or states * problem.num_classes > MOST_STEPS
@@ -161,31 +143,6 @@ class _Slicing:
             low, largest_cost(costs), _HALVINGS, self.chain(costs), costs, self.tensors, problem.stage_class, ends
         )
         return (None, np.inf) if kept == np.inf else (self._assignment(ends, None), kept)
-
-    def exchanged(self, costs: CostArrays, start: StageAssignment | None, nodes: float) -> StageAssignment | None:
-        """Return what longest-first slicing finds in orders of the devices that exchanges make better, or the start.
-
-        Under each threshold it goes through at most about so many nodes. The first order is the devices' own.
-        """
-        problem, chain = self.problem, self.chain(costs)
-        classes, ends, rng = problem.stage_class, np.empty(problem.num_stages, np.int64), np.random.default_rng(0)
-        known = [found for found in (start, self.greedy(costs)[0]) if found is not None]
-        best = min(known, key=partial(evaluate, problem), default=None)
-        high = whole_cost(problem) if best is None else evaluate(problem, best)[0]
-        cheapest = costs.work.min(axis=0)
-        low = max(float(cheapest.max()), float(cheapest.sum()) / problem.num_stages, _LEAST_SHARE * high)
-        tries = int(np.clip(nodes // problem.num_nodes, *_EXCHANGES))
-        threshold = high if best is None else float(np.sqrt(low * high))
-        while low * (1.0 + _PRECISION) < high and not self.budget.expired:
-            tried = classes.copy()
-            placed = exchange_devices(rng, threshold, tries, chain, costs, self.tensors, tried, ends)
-            if placed == problem.num_nodes:
-                classes, best = tried, self._assignment(ends, tried.tolist())
-                high = min(threshold, evaluate(problem, best)[0])
-            else:
-                low = threshold
-            threshold = float(np.sqrt(low * high))
-        return best
 
     def bottleneck(self, costs: CostArrays, stage_states: StageStates, known: float) -> StageAssignment | None:
         """Return the slicing of the smallest bottleneck; None if there is none, or the budget ended first.

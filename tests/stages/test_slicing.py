@@ -10,13 +10,12 @@ from typing import Literal
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from rlinit.budget import Budget
 from rlinit.exact.stages.ideals.solve import solve_ideals
 from rlinit.stages.problem import StageAssignment, StageProblem, Value, evaluate, stage_cost
-from rlinit.stages.slicing import _Slicing, slice_order
-from tests.exact.stages.cases import any_problem, small_problems
+from rlinit.stages.slicing import slice_order
+from tests.exact.stages.cases import small_problems
 from tests.stage_cases import brute_force_memory, brute_force_pipeline, random_problem
 
 
@@ -204,8 +203,8 @@ def cheapest_on_distinct_devices(problem: StageProblem, slices: list[tuple[int, 
 
 @pytest.mark.compiled
 @pytest.mark.parametrize(("num_nodes", "num_devices"), [(75, 19), (40, 40), (300, 64)])
-def test_devices_of_many_kinds_are_exchanged(num_nodes: int, num_devices: int) -> None:
-    """Where the states are out of reach exchanges find a schedule in seconds, far better than one device."""
+def test_devices_of_many_kinds_keep_their_order(num_nodes: int, num_devices: int) -> None:
+    """Where the states are out of reach a schedule comes in seconds all the same, far better than one device."""
     problem = unlike_devices(num_nodes, num_devices)
     slice_order(unlike_devices(30, 30), np.arange(30))  # compiled
     began = time.perf_counter()
@@ -216,31 +215,13 @@ def test_devices_of_many_kinds_are_exchanged(num_nodes: int, num_devices: int) -
     assert found[1][0] < 5.0 * max(problem.work_s.min(axis=0).sum() / num_devices, problem.work_s.min(axis=0).max())
 
 
-def test_without_time_for_exchanges_nodes_are_cut_in_the_order_of_the_devices() -> None:
+def test_without_time_nodes_are_cut_in_the_order_of_the_devices() -> None:
     """The bottleneck is near that of stages in proportion to their speeds."""
     problem, budget = unlike_devices(800, 40), Budget()
     budget.cancel()
     found = slice_order(problem, problem.order, budget=budget)
     assert found is not None
     assert found[1][0] < 1.3 / (1.0 / problem.work_s.sum(axis=1)).sum()
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 100_000))
-def test_exchanges_are_feasible(seed: int) -> None:
-    """What exchanges of devices lead to fits, is never below the optimum, and no worse than the devices' own order."""
-    problem = any_problem(seed, "pipeline", 8)
-    if not np.isfinite(problem.work_s).any(axis=0).all():
-        return
-    slicing = _Slicing(problem, problem.order, Budget())
-    own, _ = slicing.greedy(problem.cost_arrays)
-    found = slicing.exchanged(problem.cost_arrays, None, 1_000.0)
-    assert found is not None or own is None
-    if found is not None:
-        value = evaluate(problem, found)[0]
-        assert brute_force_slicing(problem, problem.order)[0] * (1 - 1e-12) <= value < np.inf
-        assert np.array_equal(np.sort(found.classes), np.sort(problem.stage_class))
-        assert own is None or value <= evaluate(problem, own)[0]
 
 
 @pytest.mark.parametrize("objective", ["pipeline", "memory"])

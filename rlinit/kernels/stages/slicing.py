@@ -403,57 +403,6 @@ def greedy_ends(
 
 
 @njit(cache=True, nogil=True)
-def exchange_devices(
-    rng: np.random.Generator,
-    threshold: float,
-    tries: int,
-    chain: Chain,
-    costs: CostArrays,
-    tensors: TensorArrays,
-    stage_class: IntArray,
-    ends: IntArray,
-) -> int:
-    """Exchange the classes of two stages at random as long as longest-first slicing then places no fewer nodes.
-
-    Returns the nodes placed under the last classes, with which `ends` is filled if these are all.
-
-    Parameters
-    ----------
-    rng
-        Source of randomness.
-    threshold
-        Most seconds of a stage.
-    tries
-        Exchanges to try; ends early once all nodes are placed.
-    chain
-        The order that is cut, with the position of each node and of the last use of each tensor.
-    costs
-        Costs by class and node, and capacities by class.
-    tensors
-        Tensors: makers, consumers, and the tensors each node reads.
-    stage_class
-        (k,) class of the device at each stage, changed in place.
-    ends
-        (k,) to be filled with the position past the last of each stage.
-    """
-    k = len(stage_class)
-    placed = greedy_ends(threshold, chain, costs, tensors, stage_class, ends)
-    for _ in range(tries):
-        if placed == len(chain.order):
-            break
-        i, j = rng.integers(0, k), rng.integers(0, k)
-        if stage_class[i] == stage_class[j]:
-            continue
-        stage_class[i], stage_class[j] = stage_class[j], stage_class[i]
-        now = greedy_ends(threshold, chain, costs, tensors, stage_class, ends)
-        if now >= placed:
-            placed = now
-        else:
-            stage_class[i], stage_class[j] = stage_class[j], stage_class[i]
-    return placed
-
-
-@njit(cache=True, nogil=True)
 def longest_first(
     low: float,
     high: float,

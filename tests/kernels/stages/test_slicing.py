@@ -142,27 +142,3 @@ def _stages(problem: StageProblem, cuts: tuple[int, ...]) -> IntArray:
     stage = np.empty(problem.num_nodes, np.int64)
     stage[problem.order] = np.searchsorted(np.array(cuts), np.arange(problem.num_nodes), side="right")
     return stage
-
-
-@settings(max_examples=40, deadline=None)
-@given(seeds)
-def test_exchanges_of_devices_place_no_fewer_nodes(seed: int) -> None:
-    """The same devices, in an order in which longest-first slicing places at least as many; `ends` are its stages."""
-    problem = any_problem(seed, "pipeline", 7)
-    n, chain, costs = problem.num_nodes, chain_of(problem), problem.cost_arrays
-    rng, ends = np.random.default_rng(seed), np.empty(problem.num_stages, np.int64)
-    threshold = float(np.where(np.isfinite(costs.work), costs.work, 0.0).max()) * rng.uniform(0.5, 3.0)
-
-    def placed(classes: IntArray) -> int:
-        return int(slicing.greedy_ends(threshold, chain, costs, problem.tensor_arrays, classes, ends))
-
-    before, classes = placed(problem.stage_class), problem.stage_class.copy()
-    after = slicing.exchange_devices.py_func(
-        rng, threshold, 20, chain, costs, problem.tensor_arrays, classes, filled := np.empty_like(ends)
-    )
-    assert np.array_equal(np.sort(classes), np.sort(problem.stage_class))
-    assert after == placed(classes) >= before
-    if after == n:
-        assert np.array_equal(filled, ends)
-        for first, last, c in zip((0, *ends), ends, classes, strict=False):
-            assert slice_cost(problem, int(first), int(last), int(c)) <= threshold * (1 + 1e-12)
