@@ -782,6 +782,12 @@ class Batches:
 
 def check_placement(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fraction, ...]:
     """Return the exact makespan of a plan's batches and transfers in the order in which they run."""
+    batches, ends = timeline(plan, graph, hardware)
+    return (max(ends[: len(batches.at)]),)
+
+
+def timeline(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Batches, list[Fraction]]:
+    """Return the batches of a plan, and the exact ends of these and of its transfers in the order in which they run."""
     batches = Batches(plan, graph, hardware)
     jobs, lanes, at = batches.jobs, batches.lanes, batches.at
     rule, num_batches = plan.get("transfer_rule", "parallel"), len(jobs)
@@ -820,7 +826,7 @@ def check_placement(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fracti
     ends = run(jobs, lanes, waits)
     if plan.get("resident") == "peak":
         check_peaks(batches, ends, delays)
-    return (max(ends[:num_batches]),)
+    return batches, ends
 
 
 def check_peaks(batches: Batches, ends: list[Fraction], delays: Any) -> None:
@@ -1104,7 +1110,7 @@ class Windows:
     time before it starts there, its tail the least time from its end to the end of all.
     """
 
-    def __init__(self, costs: Costs, threshold: Fraction) -> None:
+    def __init__(self, costs: Costs, threshold: Fraction, bits: int = WHOLE_BITS) -> None:
         graph, hardware, d = costs.graph, costs.hardware, costs.num_devices
         self.costs, self.d, self.order = costs, d, graph.order
         self.held, self.room = costs.held, costs.room
@@ -1114,7 +1120,7 @@ class Windows:
         }
         known = [x for row in costs.times for x in row if x is not None]
         known += [x for move in moves.values() for row in move for x in row if x != INF]
-        scale = Fraction(common_multiple(known, WHOLE_BITS) or Fraction(1 << WHOLE_BITS) / threshold)
+        scale = Fraction(common_multiple(known, bits) or Fraction(1 << bits) / threshold)
         unit = math.gcd(*(math.floor(x * scale) for x in known)) or 1
         self.units = scale / unit  # in a second
         self.most = math.ceil(threshold * self.units) - 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
+import re
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,12 @@ import pytest
 
 import rlinit
 from rlinit.budget import Budget
-from rlinit.certificates import check, write_vipr
-from rlinit.certificates.vipr import LatencyProgram, Program, Proof, StageProgram
+from rlinit.certificates import check, vipr, write_vipr
+from rlinit.certificates.programs import LatencyProgram, Program, StageProgram
+from rlinit.certificates.vipr import Proof
 from rlinit.cli.main import main
 from rlinit.errors import InvalidPlan
+from rlinit.plan import Objective
 from tests.certificates import vipr_checker
 from tests.certificates.test_check import GRAPH, MESH, STAGES, can_be_tried, costs_of
 from tests.properties import fuzz
@@ -24,7 +28,7 @@ from tests.properties import fuzz
 
 def text_of(proof: Proof) -> str:
     """Return the file of a proof."""
-    return "\n".join(proof.lines(["a comment"])) + "\n"
+    return "\n".join(proof.lines(["a comment"], {})) + "\n"
 
 
 @pytest.mark.parametrize("first", range(0, 240, 80))
@@ -40,12 +44,9 @@ def test_the_optimum_is_proven_and_nothing_above(first: int) -> None:
         if not best or not best[0]:
             continue
         costs, value = costs_of(case, 0, ()), Fraction(best[0])
-        for goal in (value * (1 - check.ROUNDING), value * (1 + 3 * check.ROUNDING) + Fraction(1, 10**30)):
-            program: Program = StageProgram(costs)
-            if objective == "latency":
-                program = LatencyProgram(costs, goal, value * 2, 5.0)
-            units = Fraction(-(-goal // program.unit)) if objective == "latency" else goal
-            proof = Proof(program, units, Budget(5.0))
+        program: Program = LatencyProgram(costs, 2 * value, 5.0) if objective == "latency" else StageProgram(costs)
+        for goal in (value * (1 - check.ROUNDING), value * (1 + 3 * check.ROUNDING) + program.unit / 2):
+            proof = Proof(program, math.ceil(goal / program.unit), Budget(5.0))
             done = proof.run()
             proven = vipr_checker.check(text_of(proof)).least * program.unit
             assert proven == proof.goal * program.unit <= value * (1 + 2 * check.ROUNDING), case
@@ -53,7 +54,7 @@ def test_the_optimum_is_proven_and_nothing_above(first: int) -> None:
             reached += done
         tried += 1
     assert tried > 20
-    assert reached > tried // 2
+    assert reached > 0.9 * tried
 
 
 def written(objective: Any, tmp_path: Path) -> tuple[str, float, float]:
@@ -87,34 +88,42 @@ def test_plans_are_proven_up_to_rounding(objective: str, tmp_path: Path) -> None
 def test_mutated_proofs_prove_nothing_false(objective: str, tmp_path: Path) -> None:
     """A word changed, left out or moved behind the program is refused, or proves no more than the optimum."""
     text, _, _ = written(objective, tmp_path)
+    assert mutated_proofs(text, 600, 15) > 300
+
+
+def mutated_proofs(text: str, count: int, seed: int) -> int:
+    """Change words behind the program of an optimal plan's file, so often; return how many files are refused."""
     sound = vipr_checker.check(text)
     head, _, tail = text.partition("RTP")
-    words, rng, refused = ["RTP", *tail.split()], np.random.default_rng(15), 0
-    limit = sound.least * (1 + 2 * check.ROUNDING)
-    for _ in range(600):
-        bad, at = list(words), int(rng.integers(len(words)))
+    words, rng, refused = re.split(r"(\s+)", "RTP" + tail), np.random.default_rng(seed), 0
+    for _ in range(count):
+        bad, at = list(words), 2 * int(rng.integers((len(words) + 1) // 2))
         kind = rng.random()
         if kind < 0.15:
-            del bad[at]
+            del bad[at : at + 1 + int(rng.integers(2))]
         elif kind < 0.3:
-            other = int(rng.integers(len(words)))
+            other = 2 * int(rng.integers((len(words) + 1) // 2))
             bad[at], bad[other] = bad[other], bad[at]
         elif bad[at].lstrip("-").partition("/")[0].isdigit():
             value = Fraction(bad[at])
             bad[at] = str([value + 1, value - 1, -value, value * 2, value * Fraction(999, 1000)][int(rng.integers(5))])
         else:
-            bad[at] = str(rng.choice(["lin", "uns", "asm", "rnd", "G", "L", "E", "{", "}", "inf", "0"]))
+            bad[at] = str(rng.choice(["lin", "uns", "asm", "rnd", "G", "L", "E", "{", "}", "inf", "0", "OBJ"]))
         try:
-            assert vipr_checker.check(f"{head} {' '.join(bad)}").least <= limit, (at, words[at], bad[at])
+            assert vipr_checker.check(f"{head}{''.join(bad)}").least <= sound.least, (at, words[at], bad[at])
         except vipr_checker.Refused:
             refused += 1
-    assert refused > 300
+    return refused
 
 
 def test_lies_planted_by_hand_are_refused() -> None:
     """Bounds raised, assumptions left open, gaps in a split, wrong signs and fractions rounded prove nothing."""
     head = "VER 1.0 VAR 2 x y INT 1 0 OBJ min 1 0 1 CON 2 1 low G 0 1 0 1 row G 1/2 1 0 1"
-    cases = {
+    cases = {  # where viprchk is stricter than the specification, so is this
+        "RTP range 0.5 inf SOL 0 DER 1 a G 1/2 OBJ { lin 1 1 1 } -1": False,
+        "RTP range 1/2 inf SOL 0 DER 1 a G 2/4 OBJ { lin 1 1 1 } -1": False,
+        "RTP range 1/2 inf SOL 0 DER 2 a G 0 1 0 1 { lin 1 0 1 } -1 b G 1/2 OBJ { lin 1 1 1 } -1": False,
+        "RTP range 1/2 inf SOL 0 DER 2 a G 0 1 0 1 { lin 1 0 1 } -1\nb G 1/2 OBJ { lin 1 1 1 } -1": True,
         "RTP range 1/2 inf SOL 0 DER 1 a G 1/2 OBJ { lin 1 1 1 } -1": True,
         "RTP range 1 inf SOL 0 DER 1 a G 1 OBJ { rnd 1 1 1 } -1": True,
         "RTP range 1/2 inf SOL 0 DER 1 a G 1/2 1 0 1 { lin 1 1 1 } -1": False,  # as coefficients, viprchk refuses it
@@ -124,8 +133,8 @@ def test_lies_planted_by_hand_are_refused() -> None:
         "RTP range 1/2 inf SOL 0 DER 1 a G 1/2 OBJ { lin 1 2 1 } -1": False,
         "RTP range 1 inf SOL 0 DER 1 a G 1 OBJ { rnd 1 1 1/2 } -1": False,
     }
-    split = "RTP range 1 inf SOL 0 DER 4 a L {0} 1 {2} 1 {{ asm }} -1 b G 0 0 {{ lin 2 1 1 2 -1 }} -1 "
-    split += "c G {1} 1 {2} 1 {{ asm }} -1 d G 1 OBJ {{ uns 3 2 4 4 }} -1"
+    split = "RTP range 1 inf SOL 0 DER 4 a L {0} 1 {2} 1 {{ asm }} -1\nb G 0 0 {{ lin 2 1 1 2 -1 }} -1\n"
+    split += "c G {1} 1 {2} 1 {{ asm }} -1\nd G 1 OBJ {{ uns 3 2 4 4 }} -1"
     cases |= {split.format(*numbers): False for numbers in ((0, 2, 0), (0, 1, 1), (1, 2, 0))}
     for tail, sound in cases.items():
         if sound:
@@ -140,7 +149,7 @@ def test_a_program_holds_for_every_schedule_of_a_chain() -> None:
     graph = rlinit.Graph.build([(name, {"time_s": 1.0 + at}) for at, name in enumerate("abc")], [])
     hardware = rlinit.Hardware.mesh([rlinit.Device("x")], 1.0)
     costs = costs_of(fuzz.Case(0, graph, hardware, {"objective": "latency"}), 0, ())
-    program = LatencyProgram(costs, Fraction(6), Fraction(6), 5.0)
+    program = LatencyProgram(costs, Fraction(6), 5.0)
     for u, v in itertools.combinations(range(3), 2):
         program._order(u, v, 0)
     for order in itertools.permutations(range(3)):
@@ -154,6 +163,49 @@ def test_a_program_holds_for_every_schedule_of_a_chain() -> None:
         point[0] = at
         for name, row, least in program.rows:
             assert sum(amount * point[j] for j, amount in row.items()) >= least, (order, name)
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_problems_of_nine_ops_are_proven_to_the_last_digit(number: int, tmp_path: Path) -> None:
+    """Whole numbers and decimals, alike and unlike devices: the bound is the exact value, the plan the solution."""
+    rng = np.random.default_rng([number, 34])
+    objectives: tuple[Objective, ...] = ("latency", "pipeline", "memory")
+    objective, digits = objectives[number % 3], number // 3 * 3
+
+    def amount() -> float:
+        return round(float(rng.uniform(1, 20)), digits)
+
+    ops = [
+        (f"v{v}", {"time_s": {d: amount() for d in "xyz"}, "param_bytes": amount(), "out_bytes": amount()})
+        for v in range(9)
+    ]
+    edges = [(f"v{u}", f"v{v}") for u, v in itertools.combinations(range(9), 2) if rng.random() < 0.25]
+    graph = rlinit.Graph.build(ops, edges)
+    hardware = rlinit.Hardware(
+        tuple(rlinit.Device(d, cache_bytes=60.0) for d in "xyz"), np.full((3, 3), 4.0), np.zeros((3, 3)), "m"
+    )
+    plan = rlinit.schedule(graph, hardware, objective=objective)
+    assert plan.status == "optimal"
+    proven = plan.certify_vipr(tmp_path / "x.vipr", graph, hardware)
+    text = (tmp_path / "x.vipr").read_text()
+    problem = vipr_checker.check(text)
+    assert str(problem.least) == problem.most
+    assert plan.values is not None
+    assert proven == pytest.approx(plan.values[0], rel=1e-15)
+    # Of the specification's "constraint reason index" and "the keyword OBJ", what viprchk reads of the last one.
+    last = text.splitlines()[-1]
+    assert re.fullmatch(rf"\S+ G {problem.least} OBJ {{ (lin|rnd|uns) [0-9/ -]+ }} -1", last), last
+
+
+def test_files_that_would_be_too_long_are_refused_before_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search for a tree ends where its derivations take more than the most bytes of a file."""
+    monkeypatch.setattr(vipr, "MOST_BYTES", 50)
+    plan = rlinit.schedule(GRAPH, MESH, objective="latency")
+    with pytest.raises(InvalidPlan, match="more than 50 bytes"):
+        plan.certify_vipr(tmp_path / "x.vipr", GRAPH, MESH)
+    assert not list(tmp_path.iterdir())
 
 
 def test_time_that_ends_leaves_a_weaker_bound(tmp_path: Path) -> None:

@@ -1,12 +1,18 @@
 """A checker of VIPR's format 1.0, written from its specification in exact fractions, apart from the writer.
 
-viprchk 1.1 is stricter than the specification in one point, and so is this. "Constraint format" lets a constraint of
-the objective be written by its coefficients or by the keyword OBJ, and "DER section" asks that the last derivation
-dominates OBJ >= lb. viprchk takes the last derivation for one of the objective only where it is written with OBJ.
+viprchk 1.1 is stricter than the specification in some points, and so is this; each is named here by the sentence of
+the specification that allows more, and stands in the page on certificates.
+
+comment     "Each comment line must begin with the character %": the sign is a word of its own
+number      "Values are rational numbers expressed as finite decimals or fractions": a whole number, or a fraction in
+            lowest terms, for numbers are compared as they are written
+derivation  "constraint reason index": each is a line, of which the rest is skipped
+objective   "or the keyword OBJ": the derivation that proves the bound must be written with the keyword
 """
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -42,17 +48,30 @@ class Constraint(NamedTuple):
 
 
 class Reader:
-    """The words of a file in turn."""
+    """The words of a file in turn, with the end of a line as a word where it is asked for."""
 
     def __init__(self, text: str) -> None:
         lines = text.split("\n")
-        while lines and lines[0].startswith("%"):
+        while lines and lines[0].split()[:1] == ["%"]:
             lines.pop(0)
-        self.words = iter(" ".join(lines).split())
+        self.words = [word for line in lines for word in [*line.split(), "\n"]]
+        self.at = 0
+
+    def end(self) -> None:
+        """Go on behind the end of a line, which must be here."""
+        if self.words[self.at : self.at + 1] != ["\n"]:
+            raise Refused("a derivation is not on a line of its own")
+
+    def over(self) -> bool:
+        """Return whether there are no more words."""
+        return all(word == "\n" for word in self.words[self.at :])
 
     def word(self, *expected: str) -> str:
         """Return the next word, which must be one of those expected."""
-        found = next(self.words, "")
+        while self.words[self.at : self.at + 1] == ["\n"]:
+            self.at += 1
+        found = self.words[self.at] if self.at < len(self.words) else ""
+        self.at += 1
         if not found or (expected and found not in expected):
             raise Refused(f"expected {' or '.join(expected) or 'a word'}, got {found!r}")
         return found
@@ -69,10 +88,10 @@ class Reader:
 
     def value(self) -> Fraction:
         """Return the next word as a number."""
-        try:
-            return Fraction(self.word())
-        except (ValueError, ZeroDivisionError) as problem:
-            raise Refused(str(problem)) from None
+        word = self.word()
+        if not re.fullmatch(r"-?[0-9]+(/[1-9][0-9]*)?", word) or str(Fraction(word)) != word:
+            raise Refused(f"{word} is no number in lowest terms")
+        return Fraction(word)
 
     def pairs(self, below: int) -> dict[int, Fraction]:
         """Return indices and values, each index once, zeros left out."""
@@ -86,13 +105,14 @@ class Reader:
 
 
 class Problem(NamedTuple):
-    """What a file says of the program: names, whole variables, cost, constraints, and the lower bound to be proven."""
+    """What a file says of the program: names, whole variables, cost, constraints, and the range proven."""
 
     names: list[str]
     whole: set[int]
     cost: dict[int, Fraction]
     constraints: list[Constraint]
     least: Fraction
+    most: str
 
 
 def check(text: str) -> Problem:
@@ -116,37 +136,55 @@ def check(text: str) -> Problem:
     cost = reader.pairs(n)
     reader.word("CON")
     count, bounds = reader.whole(10**9), reader.whole(10**9)
-    known = [_constraint(reader, n) for _ in range(count)]
+    known = [_constraint(reader, n, cost) for _ in range(count)]
     if bounds > count or any(len(one.row) != 1 for one in known[:bounds]):
         raise Refused("the bounds are not first")
     reader.word("RTP")
     reader.word("range")
     least = reader.value()
-    reader.word("inf")
+    most = reader.word()
     reader.word("SOL")
-    reader.word("0")
+    if reader.word("0", "1") == "1":
+        reader.word()
+        _feasible(solution := reader.pairs(n), known, whole)
+        value = sum((amount * solution.get(at, 0) for at, amount in cost.items()), Fraction(0))
+        if str(value) != most or value < least:
+            raise Refused("the solution is not what the range says")
+    elif most != "inf":
+        raise Refused("the range has an end without a solution")
     reader.word("DER")
     last = reader.whole(10**9) - 1
     for at in range(last + 1):
-        said = _constraint(reader, n, cost if at == last else None)
+        said = _constraint(reader, n, cost, at == last)
         rests = _derive(reader, said, known, whole)
         known.append(said._replace(rests=rests))
         reader.whole(10**9, -1)
-    if next(reader.words, None) is not None:
+        reader.end()
+    if not reader.over():
         raise Refused("there is more than the file says")
     if known[-1].rests or not known[-1].dominates(Constraint(1, least, cost)):
         raise Refused("the last constraint does not prove the bound, or rests on assumptions")
-    return Problem(names, whole, cost, known[:count], least)
+    return Problem(names, whole, cost, known[:count], least, most)
 
 
-def _constraint(reader: Reader, n: int, cost: dict[int, Fraction] | None = None) -> Constraint:
-    """Return a constraint in constraint format; one that must be of the objective where `cost` is given."""
+def _constraint(reader: Reader, n: int, cost: dict[int, Fraction], last: bool = False) -> Constraint:
+    """Return a constraint in constraint format, which may be of the objective; the last one must be."""
     reader.word()
     sense, side = SENSES[reader.word(*SENSES)], reader.value()
-    if cost is None:
-        return Constraint(sense, side, reader.pairs(n))
-    reader.word("OBJ")
-    return Constraint(sense, side, cost)
+    if last or reader.words[reader.at] == "OBJ":
+        reader.word("OBJ")
+        return Constraint(sense, side, cost)
+    return Constraint(sense, side, reader.pairs(n))
+
+
+def _feasible(solution: dict[int, Fraction], constraints: list[Constraint], whole: set[int]) -> None:
+    """Refuse a solution that breaks a constraint, or is not whole where it must be."""
+    if any(amount.denominator > 1 for at, amount in solution.items() if at in whole):
+        raise Refused("a solution is not whole")
+    for one in constraints:
+        over = sum(amount * solution.get(at, 0) for at, amount in one.row.items()) - one.side
+        if over * one.sense < 0 or (one.sense == 0 and over):
+            raise Refused("a solution breaks a constraint")
 
 
 def _derive(reader: Reader, said: Constraint, known: list[Constraint], whole: set[int]) -> frozenset[int]:

@@ -1,0 +1,366 @@
+"""Integer programs that schedules satisfy, as the proofs in other people's formats state them.
+
+Nothing that a search derived is in them: x says which device an op is on, t when it starts, y which of two ops of one
+device is first, z which of two devices is first, and C is the value. Coefficients are whole numbers: C counts what
+divides every cost exactly, so that it is a whole number of some best schedule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from fractions import Fraction
+from itertools import combinations, permutations
+from typing import Any
+
+from rlinit.budget import Budget
+from rlinit.certificates import check
+from rlinit.certificates.relaxation import Relaxation
+
+ZERO, ONE = Fraction(0), Fraction(1)
+
+_ROUNDS = 8
+"""Rounds in which rows that the root's relaxation violates are added."""
+
+_VIOLATED = 1e-6
+"""Part of a device by which a row of shares must be violated to be added."""
+
+
+_MOST_BITS = 1 << 16
+"""Bits of the scale in which costs of stages are whole numbers."""
+
+_FAR = 16
+"""Times the known schedule's length, beyond which no schedule is looked at."""
+
+
+class Program:
+    """Variables by name with C first, groups of which one is 1, and rows ``sum a x >= b`` of whole numbers.
+
+    Parameters
+    ----------
+    unit
+        Seconds or bytes that C counts.
+    """
+
+    def __init__(self, unit: Fraction) -> None:
+        self.unit = unit
+        self.names = ["C"]
+        self.binary = {0: False}
+        self.groups: list[list[int]] = []
+        self.rows: list[tuple[str, dict[int, int], int]] = []
+        self.top: dict[int, int] = {}  # a variable that is not whole -> the row that bounds it by C
+
+    def _variable(self, name: str, binary: bool) -> int:
+        """Return a new variable."""
+        self.names.append(name)
+        self.binary[len(self.names) - 1] = binary
+        return len(self.names) - 1
+
+    def _row(self, name: str, terms: Any, least: Any) -> None:
+        """Add a row of (variable, coefficient) pairs, of which those of one variable are added up."""
+        sums = defaultdict[int, Fraction](Fraction)
+        for at, amount in terms:
+            sums[at] += Fraction(amount)
+        row, least = {at: amount for at, amount in sums.items() if amount}, Fraction(least)
+        if row or least > 0:
+            scale = math.lcm(least.denominator, *(amount.denominator for amount in row.values()))
+            self.rows.append((name, {at: int(amount * scale) for at, amount in row.items()}, int(least * scale)))
+
+    def pairs(self, fixed: dict[int, int], point: Any) -> list[int]:
+        """Return variables, other than those of groups, of which one must be decided before a point is a schedule.
+
+        Parameters
+        ----------
+        fixed
+            Variables decided.
+        point
+            A value for each variable, starts in parts of the goal; each op is wholly on one device.
+        """
+        return []
+
+    def solution(self, plan: Any, value: Fraction) -> dict[int, Fraction]:
+        """Return the variables that are not 0 in a plan's schedule.
+
+        Parameters
+        ----------
+        plan
+            As the checker reads it.
+        value
+            Exact value of the plan.
+        """
+        return {0: Fraction(math.ceil(value / self.unit))}
+
+    def cut(self, point: Any, decided: bool) -> bool:
+        """Add rows that a point violates; return whether there were any.
+
+        Parameters
+        ----------
+        point
+            A value for each variable, starts in parts of the goal.
+        decided
+            Whether each op is wholly on one device.
+        """
+        return False
+
+
+class StageProgram(Program):
+    """Parts of a graph on stages; C is at least what each stage costs, or for `memory` what it holds.
+
+    ``in`` and ``out`` are 1 where a tensor enters or leaves a stage, ``over`` what the bytes beyond a stage's cache
+    cost. No edge runs backwards in the order of the devices, which is given for `memory`; devices that are alike stand
+    in any one order, and z says which of two others is first.
+
+    Parameters
+    ----------
+    costs
+        The problem.
+    """
+
+    def __init__(self, costs: check.Costs) -> None:
+        graph, hardware, devices = costs.graph, costs.hardware, range(costs.num_devices)
+        self.costs = costs
+        self.lattice, pipeline = check.Lattice(graph, check.merged(graph)), costs.objective == "pipeline"
+        lattice = self.lattice
+        self.devices, self.held = devices, [sum(graph.part[v] for v in ops) for ops in lattice.parts]
+        self.sides = [hardware.io(i) if pipeline else (check.INF, check.INF, 0, 0) for i in devices]
+        self.limits = [(hardware.capacity(i, "cache_bytes"), hardware.capacity(i, "memory_bytes")) for i in devices]
+        self.works: list[list[Any]] = [
+            [None if any(costs.times[v][i] is None for v in ops) else sum(costs.times[v][i] for v in ops)
+             for i in devices] for ops in lattice.parts
+        ]  # fmt: skip
+        numbers = [work for row in self.works for work in row if work is not None]
+        numbers += [seconds for _, _, size in lattice.tensors for i in devices for seconds in self._moves(size, i)]
+        for i in devices:
+            if (cache := self._cache(i)) is not None:
+                numbers += [check.over(amount, self.sides[i][0]) for amount in (cache, *self.held)]
+        scale = check.common_multiple(numbers, _MOST_BITS)
+        check.need(scale, f"costs are whole numbers in no unit of {_MOST_BITS:,} bits")
+        super().__init__(Fraction(math.gcd(*(int(number * scale) for number in numbers)) or 1, scale))
+        self.on: list[dict[int, int]] = []
+        self.moved: dict[tuple[str, int, int], int] = {}
+        self.spare: dict[int, tuple[int, Fraction]] = {}
+        for p, row in enumerate(self.works):
+            self.on.append({i: self._variable(f"x_{p}_{i}", True) for i in devices if row[i] is not None})
+            check.need(self.on[p], "an op may run on no device")
+            self.groups.append(list(self.on[p].values()))
+        for i in devices:
+            self._device(i, pipeline)
+        self.first: dict[tuple[int, int], int] = {}
+        self._edges: set[tuple[Any, ...]] = set()
+        if pipeline:
+            self._order(costs)
+
+    def _moves(self, size: Fraction, i: int) -> list[Fraction]:
+        """Return the seconds that a tensor takes into device i and out of it."""
+        rate_in, rate_out, delay_in, delay_out = self.sides[i]
+        return [check.over(size, rate_in) + delay_in, check.over(size, rate_out) + delay_out]
+
+    def _cache(self, i: int) -> Any:
+        """Return the bytes of device i beyond which others cost time; None where none do."""
+        return None if self.sides[i][0] == check.INF else self.limits[i][0]
+
+    def _device(self, i: int, pipeline: bool) -> None:
+        """Say what device i costs, and that its memory holds what is on it."""
+        load: list[Any] = [(0, 1)]
+        load += [(on[i], -self.works[p][i] / self.unit) for p, on in enumerate(self.on) if i in on]
+        bytes_on = [(on[i], -amount) for on, amount in zip(self.on, self.held, strict=True) if i in on]
+        memory, cache = self.limits[i][1], self._cache(i)
+        if memory is not None:
+            self._row(f"memory_{i}", bytes_on, -memory * check.CAPACITY)
+        for t, (u, mask, size) in enumerate(self.lattice.tensors if pipeline else ()):
+            for side, seconds, sign in zip(("in", "out"), self._moves(size, i), (1, -1), strict=True):
+                if seconds:
+                    moved = self.moved[side, t, i] = self._variable(f"{side}_{t}_{i}", True)
+                    load.append((moved, -seconds / self.unit))
+                    for p in check.places(mask):
+                        ends = [(self.on[q][i], amount) for q, amount in ((p, -sign), (u, sign)) if i in self.on[q]]
+                        self._row(f"{side}_{t}_{p}_{i}", [(moved, 1), *ends], 0)
+        if pipeline and cache is not None:
+            spare, cost = self._variable(f"over_{i}", False), check.over(Fraction(1), self.sides[i][0]) / self.unit
+            self.spare[i] = spare, cost
+            load.append((spare, -1))
+            self._row(f"over_{i}", [(spare, 1), *((at, amount * cost) for at, amount in bytes_on)], -cache * cost)
+            self.top[spare] = len(self.rows)
+        self._row(f"cost_{i}", load, 0)
+
+    def _order(self, costs: check.Costs) -> None:
+        """Let z be 1 where one device is before another; those that are alike in all are in the order given."""
+        figures = [
+            (side, limit, [row[i] for row in self.works])
+            for i, side, limit in zip(self.devices, self.sides, self.limits, strict=True)
+        ]
+        unlike = [(i, j) for i, j in combinations(self.devices, 2) if figures[i] != figures[j]]
+        self.first = {pair: self._variable(f"z_{pair[0]}_{pair[1]}", True) for pair in unlike}
+        for i, j, k in permutations(self.devices, 3) if unlike else ():
+            if i < min(j, k):  # not i before j, j before k and k before i
+                terms, number = self._before(i, j, -1)
+                for a, b in ((j, k), (k, i)):
+                    more, extra = self._before(a, b, -1)
+                    terms, number = terms + more, number + extra
+                self._row(f"order_{i}_{j}_{k}", terms, -2 - number)
+
+    def _before(self, i: int, j: int, sign: int) -> tuple[list[tuple[int, int]], int]:
+        """Return ``sign`` times whether device i is before device j, as terms and a number."""
+        if (i, j) in self.first:
+            return [(self.first[i, j], sign)], 0
+        if (j, i) in self.first:
+            return [(self.first[j, i], -sign)], sign
+        return [], sign * (i < j)
+
+    def solution(self, plan: Any, value: Fraction) -> dict[int, Fraction]:
+        """Return the variables that are not 0 in a plan's schedule, where devices that are alike may change places."""
+        names, rows = self.costs.graph.names, plan["stages"]
+        used = [self.costs.hardware.at[row["device"]] for row in rows]
+        order = [*used, *(i for i in self.devices if i not in used)]
+        likes = [[i for i in self.devices if self._before(i, j, 1)[0] == [] or i == j] for j in order]
+        if self.costs.objective == "pipeline":
+            order = [sorted(like)[[i in like for i in order[:at]].count(True)] for at, like in enumerate(likes)]
+        found = super().solution(plan, value)
+        found |= {at: ONE for (i, j), at in self.first.items() if order.index(i) < order.index(j)}
+        where = [order[int(plan["assignment"][names[ops[0]]])] for ops in self.lattice.parts]
+        found |= {on[i]: ONE for on, i in zip(self.on, where, strict=True)}
+        for (side, t, i), at in self.moved.items():
+            u, mask, _ = self.lattice.tensors[t]
+            inside = {where[p] == i for p in check.places(mask)}
+            found[at] = Fraction(
+                (True in inside and where[u] != i) if side == "in" else (False in inside and where[u] == i)
+            )
+        for i, (at, cost) in self.spare.items():
+            held = sum(amount for amount, j in zip(self.held, where, strict=True) if j == i)
+            found[at] = max(ZERO, held - self.limits[i][0]) * cost
+        return {at: amount for at, amount in found.items() if amount or not at}
+
+    def pairs(self, fixed: dict[int, int], point: Any) -> list[int]:
+        """Return pairs of devices that are in no order yet."""
+        return [at for at in self.first.values() if at not in fixed and 1e-6 < point[at] < 1 - 1e-6]
+
+    def cut(self, point: Any, decided: bool) -> bool:
+        """Add, for the first devices of an order, that a part's readers are there only where it is."""
+
+        def earlier(i: int) -> float:
+            found = (self._before(i, j, 1) for j in self.devices if j != i)
+            return float(sum(number + sum(sign * point[at] for at, sign in terms) for terms, number in found))
+
+        order, before = sorted(self.devices, key=lambda i: (-earlier(i), i)), len(self.rows)
+        for count in range(1, len(order)):
+            inside = frozenset(order[:count])
+            slack: list[Any] = [self._before(j, i, 1) for i in inside for j in order[count:]]
+            spare, fixed = [term for terms, _ in slack for term in terms], sum(number for _, number in slack)
+            if fixed + sum(sign * point[at] for at, sign in spare) > 1 - _VIOLATED:
+                continue
+            for u, mask, _ in self.lattice.tensors:
+                for v in check.places(mask):
+                    ends = [(at, sign) for p, sign in ((u, 1), (v, -1)) for i, at in self.on[p].items() if i in inside]
+                    terms, key = [*ends, *spare], (u, v, inside)
+                    if key not in self._edges and sum(sign * point[at] for at, sign in terms) + fixed < -_VIOLATED:
+                        self._edges.add(key)
+                        self._row(f"edge_{u}_{v}_{'_'.join(map(str, sorted(inside)))}", terms, -fixed)
+        return len(self.rows) > before
+
+
+class LatencyProgram(Program):
+    """A schedule of ops on devices, no longer than a known one; rows are those of trees in `rlinit.certificates.check`.
+
+    Parameters
+    ----------
+    costs
+        The problem.
+    longest
+        Seconds of the known schedule.
+    time_limit_s
+        Of the search for rows.
+    """
+
+    def __init__(self, costs: check.Costs, longest: Fraction, time_limit_s: float) -> None:
+        # Nothing is struck out where far longer schedules are looked at, too: heads and tails are longest paths.
+        self.windows = windows = check.Windows(costs, _FAR * longest, check.QUANTUM_BITS)
+        super().__init__(1 / windows.units)
+        self.longest = int(longest * windows.units)
+        self.state = state = windows.root.copy()
+        for group in windows.groups:
+            common = set(state.devices[group[0]]).intersection(*(state.devices[v] for v in group))
+            check.need(common, "an op fits on no device")
+            for v in group:
+                state.devices[v] = sorted(common)
+        windows.settle(state)
+        self.share: dict[tuple[int, int], int] = {}
+        for group in windows.groups:
+            on = {i: self._variable(f"x_{group[0]}_{i}", True) for i in state.devices[group[0]]}
+            self.groups.append(list(on.values()))
+            self.share |= {(v, i): at for v in group for i, at in on.items()}
+        self.start = [self._variable(f"t_{v}", False) for v in range(len(state.devices))]
+        self.orders: dict[tuple[int, int, int], int] = {}
+        self.links: set[str] = set()
+        program, budget = Relaxation(windows, state, []), Budget(time_limit_s)
+        for _ in range(_ROUNDS):
+            program.solve(budget.remaining_s)
+            if program.dual is None or budget.expired or not program.separate():
+                break
+        for kind, *args in program.rows:
+            if kind != "head":  # t >= 0, which is a bound
+                self.top |= {self.start[args[0]]: len(self.rows)} if kind == "tail" else {}
+                name = "_".join(map(str, ["end" if kind == "tail" else kind, *args])).replace("-1", "end")
+                share, start, end, number = check.row_of(windows, state, kind, list(args))
+                terms = [(self.share[key], -amount) for key, amount in share.items()]
+                self._row(name, [*terms, *((self.start[v], -amount) for v, amount in start.items()), (0, end)], number)
+
+    def solution(self, plan: Any, value: Fraction) -> dict[int, Fraction]:
+        """Return the variables that are not 0 in a plan's schedule, whose ops run as early as its orders let them."""
+        costs, found = self.windows.costs, super().solution(plan, value)
+        batches, ends = check.timeline(plan, costs.graph, costs.hardware)
+        start = {}
+        for (v, i), job in batches.at.items():
+            start[v] = (ends[job] - batches.jobs[job][0]) / self.unit
+            found |= {self.share[v, i]: ONE, self.start[v]: start[v]}
+        for (u, v, i), at in self.orders.items():
+            found[at] = Fraction(start[u] + self.windows.time[u][i] <= start[v])
+        return {at: amount for at, amount in found.items() if amount or not at}
+
+    def pairs(self, fixed: dict[int, int], point: Any) -> list[int]:
+        """Return the order of the two ops of one device that run at once for longest in a point, if any do."""
+        size, chosen = float(self.longest), None
+        best = 1e-6 * size
+        on = defaultdict[int, list[int]](list)
+        for (v, i), at in self.share.items():
+            if point[at] > 0.5:
+                on[i].append(v)
+        begin = {v: point[at] * size for v, at in enumerate(self.start)}
+        for i, ops in on.items():
+            for u, v in combinations(ops, 2):
+                ends = (begin[w] + float(self.windows.time[w][i]) for w in (u, v))
+                over = min(ends) - max(begin[u], begin[v])
+                ordered = (self.state.later[u] >> v | self.state.later[v] >> u) & 1
+                if over > best and not ordered and self.orders.get((u, v, i)) not in fixed:
+                    best, chosen = over, (u, v, i)
+        if chosen is None:
+            return []
+        if chosen not in self.orders:
+            self._order(*chosen)
+        return [self.orders[chosen]]
+
+    def cut(self, point: Any, decided: bool) -> bool:
+        """Add the transfers that a point with ops whole on devices leaves out; return whether there were any."""
+        if not decided:
+            return False
+        size, before = float(self.longest), len(self.rows)
+        on = {v: i for (v, i), at in self.share.items() if point[at] > 0.5}
+        for v, moves in enumerate(self.windows.before):
+            for u, move in moves:
+                i, j = on[u], on[v]
+                due = (point[self.start[u]] + (self.windows.time[u][i] + move[i][j]) / size) * (1 - 1e-9) - 1e-9
+                name = f"link_{u}_{v}_{i}_{j}_{move[i][j]}"
+                if move[i][j] and point[self.start[v]] < due and name not in self.links:
+                    self.links.add(name)
+                    times = [(self.share[u, k], -self.windows.time[u][k]) for k in self.state.devices[u]]
+                    ends = [(self.start[v], 1), (self.start[u], -1), (self.share[u, i], -move[i][j])]
+                    self._row(name, [*ends, (self.share[v, j], -move[i][j]), *times], -move[i][j])
+        return len(self.rows) > before
+
+    def _order(self, u: int, v: int, i: int) -> None:
+        """Let y be 1 where u is before v on device i, else 0; elsewhere the rows say nothing."""
+        y = self.orders[u, v, i] = self._variable(f"y_{u}_{v}_{i}", True)
+        for first, second, sign in ((u, v, -1), (v, u, 1)):
+            lasts = [(self.share[first, k], -self.windows.time[first][k]) for k in self.state.devices[first]]
+            both = [(self.share[w, i], -self.longest) for w in (u, v)]
+            times = [(self.start[second], 1), (self.start[first], -1), (y, sign * self.longest)]
+            self._row(f"order_{first}_{second}_{i}", [*times, *lasts, *both], self.longest * (sign - 5) // 2)
