@@ -29,6 +29,7 @@ from rlinit.hardware import Hardware
 from rlinit.plan import Plan
 
 if TYPE_CHECKING:
+    from rlinit.exporters.launchers import Server
     from rlinit.exporters.split_spec import Side
 
 _STORES = (
@@ -67,7 +68,14 @@ class Export:
     microbatches: int = 1
     """With --torchrun: parts that a batch is split into."""
     megatron: Path | None = None
-    """Write Megatron's --pipeline-model-parallel-layout here (.txt)."""
+    """Write Megatron's --pipeline-model-parallel-layout here (.txt).
+    Of stages of several devices all flags, which need no MODEL."""
+    torchtitan: Path | None = None
+    """Write sections of torchtitan's configuration here (.toml), for stages of several devices."""
+    vllm: Path | None = None
+    """Write environment and flags of vllm serve here (.txt), for stages of several devices."""
+    sglang: Path | None = None
+    """Write environment and flags of SGLang here (.txt), for stages of several devices."""
     onnx_stages: Path | None = None
     """Write an ONNX file for each stage into this folder."""
     openvino: Path | None = None
@@ -100,15 +108,16 @@ def export_plan(command: Export) -> int:
     check_endings(command.plot, "--plot", *PICTURES)
     plan = Plan.load(command.plan)
     graph = None if command.model is None else _graph(command, command.model, plan)
-    needing = [name.replace("_", "-") for name in wanted if graph is None and name in _WITH_GRAPH]
+    alone = _ALONE if plan.groups is None else {**_ALONE, **_OF_GROUPS}
+    needing = [name.replace("_", "-") for name in wanted if graph is None and name not in alone]
     if needing:
         raise RlinitError(f"--{needing[0]} needs the model that the plan was made for; give it after the plan")
     for name, path in wanted.items():
-        if name in _WITH_GRAPH:
+        if name in alone:
+            alone[name](plan, graph, command, path)
+        else:
             assert graph is not None
             _WITH_GRAPH[name](plan, graph, command, path)
-        else:
-            _ALONE[name](plan, graph, command, path)
     if command.json:
         print(json.dumps({name: str(path) for name, path in wanted.items()}))
         return 0
@@ -159,11 +168,19 @@ def _split_spec(plan: Plan, graph: Graph, command: Export, path: Path) -> None:
     write_json(path, {"split_spec": points, "devices": stage_devices(plan, graph)})
 
 
-def _torchrun(plan: Plan, graph: Graph, command: Export, path: Path) -> None:
+def _torchrun(plan: Plan, graph: Graph | None, command: Export, path: Path) -> None:
     if command.factory is None:
         raise RlinitError("--torchrun needs --factory MODULE:FUNCTION, which makes the model and its inputs")
     places, parts = device_places(command.devices), command.microbatches
     exporters.to_torchrun_script(plan, graph, path, factory=command.factory, devices=places, microbatches=parts)
+
+
+def _server(plan: Plan, server: Server, path: Path) -> None:
+    words = [
+        f"{key} {value}" if key.startswith("-") else f"{key}={value}"
+        for key, value in exporters.to_server_flags(plan, server).items()
+    ]
+    write_atomically(path, "\n".join(words) + "\n")
 
 
 def _openvino(plan: Plan, graph: Graph, command: Export, path: Path) -> None:
@@ -174,12 +191,23 @@ def _onnx_stages(plan: Plan, graph: Graph, command: Export, path: Path) -> None:
     exporters.to_onnx_stages(plan, graph, command.model, path)
 
 
-_ALONE: Mapping[str, Callable[[Plan, Graph | None, Export, Path], None]] = {
+_ALONE: Mapping[str, Callable[[Plan, Graph | None, Export, Path], object]] = {
     "trace": lambda plan, _graph, _command, path: plan.to_trace(path),
     "plot": _plot,
     "device_map": _device_map,
+    "torchtitan": lambda plan, _graph, _command, path: write_atomically(path, exporters.to_torchtitan(plan)),
+    "vllm": lambda plan, _graph, _command, path: _server(plan, "vllm", path),
+    "sglang": lambda plan, _graph, _command, path: _server(plan, "sglang", path),
 }
 """What writes a format that the plan is enough for."""
+
+_OF_GROUPS: Mapping[str, Callable[[Plan, Graph | None, Export, Path], object]] = {
+    "torchrun": _torchrun,
+    "megatron": lambda plan, _graph, _command, path: write_atomically(
+        path, " ".join(exporters.to_megatron_flags(plan)) + "\n"
+    ),
+}
+"""What needs no graph where stages have several devices."""
 
 _WITH_GRAPH: Mapping[str, Callable[[Plan, Graph, Export, Path], object]] = {
     "dot": lambda plan, graph, _command, path: plan.to_dot(path, graph),

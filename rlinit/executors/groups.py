@@ -16,10 +16,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from rlinit.errors import ExecutionFailure, InvalidPlan
-from rlinit.executors.lowering.decoders import DecoderStage, check_decoder, decoder_spans, layer_of
+from rlinit.executors.lowering.decoders import DecoderStage, check_decoder
 from rlinit.executors.pipeline import joined_group, microbatch_sizes
 from rlinit.menu import is_recomputed
 from rlinit.plan import GroupRules, Plan, StageUse
+from rlinit.stages.groups.decoder_spans import decoder_spans, layer_of
 
 if TYPE_CHECKING:
     import torch

@@ -79,7 +79,7 @@ def to_megatron_layout(plan: Plan, graph: Graph) -> str:
         at = next(i for i in range(1, depth) if (held[i] or 0) < (held[i - 1] or 0))
         raise InvalidPlan(f"layer {at} is on stage {held[at]}, before layer {at - 1} on stage {held[at - 1]}")
     rows = ["t" * held.count(j) for j in range(plan.num_stages)]
-    return _written(["E" * (j == 0) + row + "L" * (j == last) for j, row in enumerate(rows)])
+    return written_layout(["E" * (j == 0) + row + "L" * (j == last) for j, row in enumerate(rows)])
 
 
 def _layers(graph: Graph) -> list[int | None]:
@@ -108,8 +108,14 @@ def _followed(graph: Graph, layer_of: list[int | None]) -> list[bool]:
     return follows
 
 
-def _written(rows: list[str]) -> str:
-    """Return stages as a layout, equal neighbours and layers as repeats where that is shorter."""
+def written_layout(rows: list[str]) -> str:
+    """Return stages as a layout, equal neighbours and layers as repeats where that is shorter.
+
+    Parameters
+    ----------
+    rows
+        What each stage holds, a letter each.
+    """
     short = [re.sub("t{4,}", lambda run: f"t*{len(run[0])}", row) for row in rows]
     parts = []
     for row, run in groupby(short[:-1]):

@@ -43,7 +43,7 @@ def stage_devices(plan: Plan, graph: Graph) -> tuple[str, ...]:
 
 def to_torchrun_script(
     plan: Plan,
-    graph: Graph,
+    graph: Graph | None,
     path: str | Path,
     *,
     factory: str,
@@ -55,12 +55,14 @@ def to_torchrun_script(
     Parameters
     ----------
     plan, graph
-        As for `rlinit.exporters.split_spec.split_points`.
+        As for `rlinit.exporters.split_spec.split_points`. Stages of several devices need no graph.
     path
-        The file to write; what is there is replaced.
+        The file to write; what is there is replaced. Beside it, a plan of stages of several devices is written with
+        the ending ``.json``, for `rlinit.executors.groups`.
     factory
         ``"module:function"``, which every process imports and calls: it returns the model in eval mode and a tuple of
-        its inputs, the same in all of them (torch's seed is set before).
+        its inputs, the same in all of them (torch's seed is set before). For stages of several devices a causal
+        language model of transformers and its tokens (b, s).
     devices
         Device name of the plan -> "cpu" or "cuda:N". Devices that are not named are what they are called if that is
         "cpu" or "cuda:N", and else the CPU.
@@ -77,25 +79,45 @@ def to_torchrun_script(
         raise InvalidPlan(f"factory is {factory!r}; expected 'module:function', such as 'models:make'")
     if microbatches < 1:
         raise InvalidPlan(f"microbatches is {microbatches}; expected >= 1")
+    if plan.groups is not None:
+        plan.save(Path(path).with_suffix(".json"))
+        _write(
+            path,
+            "torchrun_groups.txt",
+            count=sum(len(use.devices) for use in plan.stages),
+            module=module,
+            function=function,
+            plan=Path(path).with_suffix(".json").name,
+            graph=_quoted(plan.graph),
+        )
+        return
+    if graph is None:
+        raise InvalidPlan("graph is None; give the graph that the plan was made for")
     places = [(devices or {}).get(name, _own(name)) for name in stage_devices(plan, graph)]
     for place in places:
         if _own(place) != place:
             raise InvalidPlan(f"a device is {place!r}; expected 'cpu' or 'cuda:N'")
-    script = resources.files("rlinit.exporters").joinpath("torchrun_script.txt").read_text(encoding="utf-8")
-    write_atomically(
-        Path(path),
-        script.format(
-            graph=json.dumps(graph.name)[1:-1].replace('"', "'"),
-            count=len(places),
-            name=Path(path).name,
-            factory=factory,
-            points=json.dumps(split_points(plan, graph), indent=4),
-            devices=json.dumps(places),
-            module=module,
-            function=function,
-            microbatches=microbatches,
-        ),
+    _write(
+        path,
+        "torchrun_script.txt",
+        graph=_quoted(graph.name),
+        count=len(places),
+        factory=factory,
+        points=json.dumps(split_points(plan, graph), indent=4),
+        devices=json.dumps(places),
+        module=module,
+        function=function,
+        microbatches=microbatches,
     )
+
+
+def _write(path: str | Path, template: str, **fields: object) -> None:
+    script = resources.files("rlinit.exporters").joinpath(template).read_text(encoding="utf-8")
+    write_atomically(Path(path), script.format(name=Path(path).name, **fields))
+
+
+def _quoted(name: str) -> str:
+    return json.dumps(name)[1:-1].replace('"', "'")
 
 
 def _own(name: str) -> str:

@@ -145,7 +145,7 @@ _STRATEGY: Strategy[GroupsSearch] = (
 
 
 def group_baselines(search: GroupsSearch) -> list[Baseline[GroupedStages]]:
-    """Return what pure data parallelism, a pure pipeline, tensor groups alone and Megatron's rule give.
+    """Return what pure data parallelism, a pure pipeline, tensor groups alone, Megatron's rule and one shape give.
 
     Parameters
     ----------
@@ -165,6 +165,7 @@ def group_baselines(search: GroupsSearch) -> list[Baseline[GroupedStages]]:
         "pipeline": [(0, 1)],
         "tensor groups": [(last, 1)],
         "Megatron's rule": [(last, d) for d in divisors],
+        "uniform": [(degree, d) for degree in range(last + 1) for d in divisors],
     }
     runs = prefixes_of(problem)
     for name, cases in rules.items():
@@ -183,7 +184,7 @@ def group_baselines(search: GroupsSearch) -> list[Baseline[GroupedStages]]:
             if found.assignment is not None:
                 best = replace(found.assignment, degree=found.assignment.degree + degree)
                 value = group_value(problem, best)[0]
-        note = f"tensor degree {problem.degrees[cases[0][0]]}" if cases and name != "pipeline" else ""
+        note = f"tensor degree {problem.degrees[cases[0][0]]}" if cases and name not in ("pipeline", "uniform") else ""
         rows.append(
             Baseline(name, best, value, note) if best is not None else Baseline(name, None, None, "it does not fit")
         )

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 import rlinit
 from rlinit.errors import InvalidPlan
 from rlinit.executors.groups import pass_order
-from rlinit.executors.lowering.decoders import Span, decoder_spans
 from rlinit.plan import Plan
+from rlinit.stages.groups.decoder_spans import Span, decoder_spans
 
 needs_transformers = pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="no transformers")
 

@@ -8,78 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rlinit.errors import InvalidPlan
-from rlinit.plan import Plan
+from rlinit.stages.groups.decoder_spans import Span, layer_of
 
 if TYPE_CHECKING:
     import torch
 
-_LAYER = re.compile(r"(?:^|\.)(?:layers?|h)[._]?(\d+)(?:\.|$)")
-"""The number of the layer in the name of an op, such as ``layer3.attention`` or ``model.layers.3.mlp``."""
-
 _PARTIAL = "replicated_with_grad_allreduce"
 """The style of parameters that act on split heads, such as norms of queries."""
-
-
-def layer_of(op: str) -> int | None:
-    """Return the number of the layer that an op belongs to; None for embedding and head."""
-    found = _LAYER.search(op)
-    return None if found is None else int(found[1])
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """The layers of a stage, from `first` to before `end`, and whether it holds the embedding or the head."""
-
-    first: int
-    end: int
-    embeds: bool
-    heads: bool
-
-
-def decoder_spans(plan: Plan, num_layers: int) -> list[Span]:
-    """Return what each stage holds.
-
-    Parameters
-    ----------
-    plan
-        With stages. Ops whose names have a layer's number belong to it; of the others those of the embedding have
-        "embed" or "wte" in their names, and the rest belongs to the head.
-    num_layers
-        Of the model.
-
-    Raises
-    ------
-    InvalidPlan
-        Layers that are cut, missing or out of order; an embedding that is not on the first stage, or a head that is
-        not on the last.
-    """
-    stages = len(plan.stages)
-    held: dict[int, int] = {}
-    for op, stage in (plan.assignment or {}).items():
-        layer = layer_of(op)
-        if layer is None:
-            embeds = "embed" in op or "wte" in op
-            if stage != (0 if embeds else stages - 1):
-                place = "first" if embeds else "last"
-                raise InvalidPlan(f"op {op!r} is on stage {stage}; decoders run with it on the {place} stage alone")
-        elif held.setdefault(layer, int(stage)) != stage:
-            raise InvalidPlan(f"the plan cuts inside layer {layer}, at op {op!r}; decoders run with whole layers")
-    if sorted(held) != list(range(num_layers)):
-        raise InvalidPlan(f"the plan has {len(held)} layers, numbered otherwise than the {num_layers} of the model")
-    row = [held[at] for at in range(num_layers)]
-    if row != sorted(row):
-        raise InvalidPlan("layers of the plan are not on stages in their order")
-    spans, first = [], 0
-    for stage in range(stages):
-        end = first + row.count(stage)
-        spans.append(Span(first, end, stage == 0, stage == stages - 1))
-        first = end
-    return spans
 
 
 def check_decoder(model: Any, degrees: Iterable[int]) -> None:
