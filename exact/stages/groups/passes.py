@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray, WordArray
 from rlinit.exact.stages.groups.variants import choose
-from rlinit.exact.stages.ideals.passes import Crossings, closed_under_readers, entering, inclusion, leaving
+from rlinit.exact.stages.ideals.passes import Crossings, entering, leaving
 from rlinit.kernels.compiled import njit
 
 LABEL_COLUMNS = 6
@@ -27,29 +27,77 @@ _ROOM = 1e-12
 
 
 class GroupSums(NamedTuple):
-    """Sums over the nodes of each of p ideals, by degree index (c, p): the least of each node's variants.
+    """Sums over the nodes of each of p ideals, and over edges that leave it: the least of each node's variants.
+
+    Differences of two sums are off by rounding: by no more than `error_s` and, for each micro-batch in flight,
+    `error_bytes`, both (c,).
 
     Parameters
     ----------
-    time, gradient, held, fixed, shared
-        Seconds, and bytes.
+    time, gradient, held, shared
+        (p, c) seconds, bytes in flight, and bytes that replicas share, by degree index.
+    filled
+        (p, k, c) bytes with 1, 2, 4, ... micro-batches in flight.
     lacking
-        How many nodes have no variant.
+        (p, c) how many nodes have no variant.
+    sync_in, sync_out
+        (p, c) seconds of gathers on edges that leave the ideal, by the node there and by the node here.
     crossing_s
-        (c, p) seconds of the tensors that leave the ideal.
+        (p, c) seconds of the tensors that leave the ideal.
     devices_s, devices_bytes
         (p,) least seconds of devices that the nodes take, and bytes of devices that they fill, at any degree.
+    replicas_s
+        (p,) least seconds of the nodes, at any degree.
     """
 
     time: FloatArray
     gradient: FloatArray
     held: FloatArray
-    fixed: FloatArray
     shared: FloatArray
+    filled: FloatArray
     lacking: IntArray
+    sync_in: FloatArray
+    sync_out: FloatArray
     crossing_s: FloatArray
     devices_s: FloatArray
     devices_bytes: FloatArray
+    replicas_s: FloatArray
+    error_s: FloatArray
+    error_bytes: FloatArray
+
+
+class Lattice(NamedTuple):
+    """Which ideals hold which.
+
+    Parameters
+    ----------
+    holders
+        (n, w) ideals that hold each node, by its bit.
+    edge_in, edge_out
+        (e, c) least seconds of gathers on each edge to a successor, by the successor and by the node.
+    crossings
+        Members and tensors of the ideals.
+    transfer_s
+        (c, m) seconds of each tensor on either side of a border.
+    """
+
+    holders: WordArray
+    edge_in: FloatArray
+    edge_out: FloatArray
+    crossings: Crossings
+    transfer_s: FloatArray
+
+
+class Border(NamedTuple):
+    """Room for what is at the border of an ideal: its maximal nodes, edges that leave it, and the ideals that hold it.
+
+    Nodes are bits; `above` has the ideal itself first.
+    """
+
+    top: IntArray
+    head: IntArray
+    edge: IntArray
+    above: IntArray
 
 
 class VariantArrays(NamedTuple):
@@ -207,7 +255,7 @@ def choose_rows(
     return choose(rows.first[: count + 1], rows.cost, rows.size, limit * d - moved, limits.memory[c], rows.choice)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def in_flight(behind: int, d: int, limits: GroupLimits) -> int:
     """Return the micro-batches in flight of a stage of d replicas, where so many are those from it on.
 
@@ -223,7 +271,7 @@ def in_flight(behind: int, d: int, limits: GroupLimits) -> int:
     return -(-(behind if limits.flying == 1 else limits.microbatches) // d)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def first_replicas(seconds: float, gradient: float, limit: float, limits: GroupLimits) -> int:
     """Return the index of the first number of replicas that may bring a stage of so many seconds within the threshold.
 
@@ -238,8 +286,10 @@ def first_replicas(seconds: float, gradient: float, limit: float, limits: GroupL
     limits
         What there is.
     """
-    if seconds * (1.0 - _ROOM) <= limit or gradient >= limit:
+    if seconds * (1.0 - _ROOM) <= limit:
         return 0
+    if gradient >= limit:
+        return len(limits.replicas)
     least = (seconds - gradient) / (limit - gradient) * (1.0 - 1e-9)
     if least > limits.num_devices:
         return len(limits.replicas)
@@ -247,19 +297,193 @@ def first_replicas(seconds: float, gradient: float, limit: float, limits: GroupL
 
 
 @njit(cache=True, nogil=True)
-def moved_seconds(i: int, j: int, c: int, crossings: Crossings, transfer_s: FloatArray) -> float:
+def holders_of(bits: WordArray, n: int) -> WordArray:
+    """Return (n, w) the ideals that hold each node, by its bit.
+
+    Parameters
+    ----------
+    bits, n
+        Members of the ideals, and how many nodes there are.
+    """
+    one = np.uint64(1)
+    holders = np.zeros((n, (len(bits) + 63) // 64), np.uint64)
+    for i in range(len(bits)):
+        for v in range(n):
+            if (bits[i, v >> 6] >> np.uint64(v & 63)) & one != 0:
+                holders[v, i >> 6] |= one << np.uint64(i & 63)
+    return holders
+
+
+@njit(cache=True, nogil=True)
+def new_border(variants: VariantArrays, num_ideals: int) -> Border:
+    """Return room for the border of an ideal.
+
+    Parameters
+    ----------
+    variants, num_ideals
+        Of all nodes, and how many ideals there are.
+    """
+    edges = np.zeros(len(variants.succ) + 1, np.int64)
+    return Border(np.zeros(len(variants.bit_of), np.int64), edges, edges.copy(), np.zeros(num_ideals, np.int64))
+
+
+@njit(cache=True, nogil=True)
+def look_around(i: int, lattice: Lattice, variants: VariantArrays, border: Border) -> tuple[int, int]:
+    """Write the border of an ideal; return how many edges leave it, and how many ideals hold it.
+
+    An ideal holds another if it holds the maximal nodes of that.
+
+    Parameters
+    ----------
+    i
+        The ideal.
+    lattice, variants
+        Of ideals and nodes.
+    border
+        Where it is written.
+    """
+    bits, one = lattice.crossings.bits, np.uint64(1)
+    num_tops, num_edges, num_above = 0, 0, 0
+    for x in range(len(variants.bit_of)):
+        if (bits[i, x >> 6] >> np.uint64(x & 63)) & one == 0:
+            continue
+        v = variants.node_of[x]
+        top = True
+        for q in range(variants.succ_indptr[v], variants.succ_indptr[v + 1]):
+            u = variants.bit_of[variants.succ[q]]
+            if (bits[i, u >> 6] >> np.uint64(u & 63)) & one != 0:
+                top = False
+            else:
+                border.head[num_edges], border.edge[num_edges] = u, q
+                num_edges += 1
+        if top:
+            border.top[num_tops] = x
+            num_tops += 1
+    for w in range(i >> 6, lattice.holders.shape[1]):
+        word = ~np.uint64(0)
+        for q in range(num_tops):
+            word &= lattice.holders[border.top[q], w]
+        j = w << 6
+        while word != 0 and j < len(bits):
+            if word & np.uint64(255) == 0:
+                word >>= np.uint64(8)
+                j += 8
+                continue
+            if word & one != 0 and j >= i:
+                border.above[num_above] = j
+                num_above += 1
+            word >>= one
+            j += 1
+    return num_edges, num_above
+
+
+@njit(cache=True, nogil=True)
+def moved_seconds(i: int, j: int, c: int, lattice: Lattice) -> float:
     """Return the seconds of the tensors that enter or leave the stage between two ideals.
 
     Parameters
     ----------
-    i, j, c
+    i, j, c, lattice
         The ideals, and the degree index.
-    crossings, transfer_s
-        See `group_pass`.
     """
-    bits, _, cross_indptr, cross, source_bit, consumer_indptr, consumer_bit = crossings
-    seconds = entering(i, j, c, bits, cross_indptr, cross, consumer_indptr, consumer_bit, transfer_s)
-    return float(seconds + leaving(i, j, c, bits, cross_indptr, cross, source_bit, transfer_s))
+    bits, _, cross_indptr, cross, source_bit, consumer_indptr, consumer_bit = lattice.crossings
+    seconds = entering(i, j, c, bits, cross_indptr, cross, consumer_indptr, consumer_bit, lattice.transfer_s)
+    return float(seconds + leaving(i, j, c, bits, cross_indptr, cross, source_bit, lattice.transfer_s))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def border_seconds(
+    i: int, j: int, num_edges: int, sums: GroupSums, lattice: Lattice, border: Border, seconds: FloatArray
+) -> None:
+    """Write the seconds of tensors and, at least, of gathers at the borders of the stage between two ideals, by degree.
+
+    All those at the two borders, less what passes: tensors and edges that leave both ideals.
+
+    Parameters
+    ----------
+    i, j, num_edges
+        The ideals, and how many edges leave the smaller one.
+    sums, lattice, border
+        Of the ideals, and of the smaller one.
+    seconds
+        (c,) where they are written.
+    """
+    bits, _, cross_indptr, cross, _, consumer_indptr, consumer_bit = lattice.crossings
+    one = np.uint64(1)
+    for c in range(len(seconds)):
+        seconds[c] = sums.crossing_s[i, c] + sums.crossing_s[j, c] + sums.sync_in[i, c] + sums.sync_out[j, c]
+        seconds[c] -= sums.error_s[c]
+    for q in range(cross_indptr[i], cross_indptr[i + 1]):
+        t = cross[q]
+        read, passes = False, False
+        for r in range(consumer_indptr[t], consumer_indptr[t + 1]):
+            word, bit = consumer_bit[r] >> 6, np.uint64(consumer_bit[r] & 63)
+            if (bits[j, word] >> bit) & one == 0:
+                passes = True
+            elif (bits[i, word] >> bit) & one == 0:
+                read = True
+        if passes:
+            for c in range(len(seconds)):
+                seconds[c] -= lattice.transfer_s[c, t] * (1.0 if read else 2.0)
+    for q in range(num_edges):
+        u, e = border.head[q], border.edge[q]
+        if (bits[j, u >> 6] >> np.uint64(u & 63)) & one == 0:
+            for c in range(len(seconds)):
+                seconds[c] -= lattice.edge_in[e, c] + lattice.edge_out[e, c]
+
+
+@njit(cache=True, nogil=True, inline="always")
+def least_bytes(i: int, j: int, c: int, y: int, d: int, sums: GroupSums) -> float:
+    """Return the bytes that a device of the stage between two ideals holds at least.
+
+    Parameters
+    ----------
+    i, j, c, y, d
+        The ideals, the degree index, micro-batches in flight, and replicas.
+    sums
+        Of the ideals.
+    """
+    k, known = 0, 1
+    while k + 1 < sums.filled.shape[1] and 2 * known <= y:
+        k += 1
+        known *= 2
+    held = sums.held[j, c] - sums.held[i, c]
+    shared = (sums.shared[j, c] - sums.shared[i, c]) / d
+    return float(shared + sums.filled[j, k, c] - sums.filled[i, k, c] + (y - known) * held - y * sums.error_bytes[c])
+
+
+@njit(cache=True, nogil=True, inline="always")
+def fitting_replicas(
+    at: int,
+    behind: int,
+    i: int,
+    j: int,
+    c: int,
+    work: float,
+    gradient: float,
+    limit: float,
+    sums: GroupSums,
+    limits: GroupLimits,
+) -> int:
+    """Return the first index from `at` on of a number of replicas with which a stage may be within all limits.
+
+    Parameters
+    ----------
+    at, behind
+        An index, and the replicas behind the stage.
+    i, j, c, work, gradient
+        Its ideals, degree index, and seconds at least with one replica, and of gradients with ever more.
+    limit, sums, limits
+        Most seconds, and of all ideals.
+    """
+    while at < len(limits.replicas):
+        d = limits.replicas[at]
+        if (work + limits.share[c, at] * gradient) * (1.0 - _ROOM) <= limit * d and (
+            least_bytes(i, j, c, in_flight(behind + d, d, limits), d, sums) <= limits.memory[c]
+        ):
+            break
+        at += 1
+    return at
 
 
 @njit(cache=True, nogil=True)
@@ -268,59 +492,60 @@ def fewest_devices(
     first: int,
     quota: int,
     sums: GroupSums,
+    variants: VariantArrays,
     limits: GroupLimits,
-    crossings: Crossings,
-    transfer_s: FloatArray,
+    lattice: Lattice,
     fewest: IntArray,
 ) -> tuple[int, int]:
     """Count devices that stages within the threshold take at least to hold each ideal, from `first` on.
 
-    Variants are taken at their best in each respect, and one micro-batch is in flight. Returns the ideal that is next,
-    and the steps; see `group_pass` for the parameters.
+    Variants are taken at their best in each respect, and micro-batches in flight are those of the replicas that the
+    work behind takes at least. Returns the ideal that is next, and the steps; see `group_pass` for the parameters.
 
     Parameters
     ----------
     fewest
         (p,) the counts, of which those of smaller ideals are there; more than there are devices where there is no way.
     """
-    bits, first_open, cross_indptr, cross, _, consumer_indptr, consumer_bit = crossings
-    p, closed, met = len(fewest), np.zeros(bits.shape[1], np.uint64), 0
+    p, met = len(fewest), 0
+    border = new_border(variants, p)
+    around = np.zeros(len(limits.degrees))
     for i in range(first, p - 1):
         if met > quota:
             return i, met
         room = limits.num_devices - fewest[i]
         if room < 0 or (sums.devices_s[p - 1] - sums.devices_s[i]) * (1.0 - 1e-9) > room * limit:
             continue
-        last_word = closed_under_readers(i, bits, cross_indptr, cross, consumer_indptr, consumer_bit, closed)
-        for j in range(i + 1, p):
-            met += 1
+        num_edges, num_above = look_around(i, lattice, variants, border)
+        met += num_above + lattice.holders.shape[1]
+        for q in range(1, num_above):
+            j = border.above[q]
             gain = min(fewest[j] - 1 - fewest[i], room)
             if gain < 1 or (sums.devices_s[j] - sums.devices_s[i]) * (1.0 - 1e-9) > gain * limit:
                 continue
-            within = inclusion(i, j, bits, first_open, closed, last_word)
-            if within == 0:
-                continue
+            behind = 0
+            if j < p - 1:
+                least = (sums.replicas_s[p - 1] - sums.replicas_s[j]) * (1.0 - 1e-9) / limit
+                behind = max(1, int(np.ceil(min(least, float(limits.num_devices)))))
+            flying, priced = in_flight(behind + limits.replicas[-1], limits.replicas[-1], limits), False
             for c in range(len(limits.degrees)):
-                if sums.lacking[c, j] != sums.lacking[c, i]:
+                work = sums.time[j, c] - sums.time[i, c]
+                if (
+                    sums.lacking[j, c] != sums.lacking[i, c]
+                    or (work - sums.error_s[c]) * (1.0 - _ROOM) * limits.degrees[c] > gain * limit
+                    or least_bytes(i, j, c, flying, limits.replicas[-1], sums) > limits.memory[c]
+                ):
                     continue
-                size = sums.held[c, j] - sums.held[c, i] + sums.fixed[c, j] - sums.fixed[c, i]
-                if size * (1.0 - _ROOM) > limits.memory[c]:
-                    continue
-                if within == 2:
-                    moved = sums.crossing_s[c, i] + sums.crossing_s[c, j]
-                else:
-                    moved = moved_seconds(i, j, c, crossings, transfer_s)
-                shared = sums.shared[c, j] - sums.shared[c, i]
-                work, gradient = sums.time[c, j] - sums.time[c, i], sums.gradient[c, j] - sums.gradient[c, i]
-                for at in range(first_replicas(work + moved, gradient, limit, limits), len(limits.replicas)):
-                    d, met = limits.replicas[at], met + 1
-                    if limits.degrees[c] * d > gain:
-                        break
-                    seconds = work + moved + limits.share[c, at] * gradient
-                    if max(seconds / (limit * d), (size + shared / d) / limits.memory[c]) <= 1.0 + _ROOM:
-                        fewest[j] = fewest[i] + limits.degrees[c] * d
-                        gain = fewest[j] - 1 - fewest[i]
-                        break
+                if not priced:
+                    border_seconds(i, j, num_edges, sums, lattice, border, around)
+                    priced = True
+                met += 1
+                work += around[c]
+                gradient = sums.gradient[j, c] - sums.gradient[i, c] - sums.error_s[c]
+                at = first_replicas(work, gradient, limit, limits)
+                at = fitting_replicas(at, behind, i, j, c, work, gradient, limit, sums, limits)
+                if at < len(limits.replicas):
+                    fewest[j] = min(fewest[j], fewest[i] + limits.degrees[c] * limits.replicas[at])
     return p - 1, met
 
 
@@ -342,9 +567,8 @@ def group_pass(
     sums: GroupSums,
     variants: VariantArrays,
     limits: GroupLimits,
+    lattice: Lattice,
     fewest: IntArray,
-    crossings: Crossings,
-    transfer_s: FloatArray,
     ends: IntArray,
     labels: IntArray,
 ) -> tuple[int, int, int, int]:
@@ -364,20 +588,18 @@ def group_pass(
         Steps after which no further ideal is begun.
     sums, variants, limits
         Of ideals and nodes, and what there is.
+    lattice
+        Of the ideals.
     fewest
         (p,) devices that each ideal takes at least; see `fewest_devices`.
-    crossings
-        Members and tensors of the ideals.
-    transfer_s
-        (c, m) seconds of each tensor on either side of a border.
     ends
         (p + 1,) where each ideal's labels end; those of ideal j begin at ``ends[j + 1]``, for the largest stands first.
     labels
         (room, 6) see `LABEL_COLUMNS`.
     """
-    bits, first_open, cross_indptr, cross, _, consumer_indptr, consumer_bit = crossings
     p, num_degrees = len(ends) - 1, len(limits.degrees)
-    closed = np.zeros(bits.shape[1], np.uint64)
+    border = new_border(variants, p)
+    around = np.zeros(len(limits.degrees))
     most_rows = 0
     for a in range(num_degrees):
         n = len(variants.bit_of)
@@ -398,62 +620,66 @@ def group_pass(
             i -= 1
             continue
         best.fill(room + 1)
-        last_word = closed_under_readers(i, bits, cross_indptr, cross, consumer_indptr, consumer_bit, closed)
-        for j in range(p - 1, i, -1):
+        num_edges, num_above = look_around(i, lattice, variants, border)
+        met += num_above + lattice.holders.shape[1]
+        for q in range(num_above - 1, 0, -1):
+            j = border.above[q]
             begin, end = ends[j + 1], ends[j]
-            met += 1
             if begin == end:
                 continue
             # Every stage to here takes so many devices, and leads to more replicas than the fewest there.
             gain = best[min(labels[begin, 1] + 1, limits.most_replicas)] - 1 - labels[end - 1, 0]
             if gain < 1 or (sums.devices_s[j] - sums.devices_s[i]) * (1.0 - 1e-9) > gain * limit:
                 continue
-            within = inclusion(i, j, bits, first_open, closed, last_word)
-            if within == 0:
-                continue
+            flying = in_flight(labels[begin, 1] + limits.replicas[-1], limits.replicas[-1], limits)
+            priced, moved = False, 0.0
             for c in range(num_degrees):
-                if sums.lacking[c, j] != sums.lacking[c, i]:
+                t, work = limits.degrees[c], sums.time[j, c] - sums.time[i, c]
+                if (
+                    sums.lacking[j, c] != sums.lacking[i, c]
+                    or (work - sums.error_s[c]) * (1.0 - _ROOM) * t > gain * limit
+                    or least_bytes(i, j, c, flying, limits.replicas[-1], sums) > limits.memory[c]
+                ):
                     continue
-                if within == 2:
-                    moved = sums.crossing_s[c, i] + sums.crossing_s[c, j]
-                else:
-                    moved = moved_seconds(i, j, c, crossings, transfer_s)
-                t, shared = limits.degrees[c], sums.shared[c, j] - sums.shared[c, i]
-                work, gradient = sums.time[c, j] - sums.time[c, i], sums.gradient[c, j] - sums.gradient[c, i]
-                held, fixed = sums.held[c, j] - sums.held[c, i], sums.fixed[c, j] - sums.fixed[c, i]
-                at, count, asked_d, asked_y, answer = (
-                    first_replicas(work + moved, gradient, limit, limits),
-                    -1,
-                    -1,
-                    -1,
-                    0,
-                )
+                if not priced:
+                    border_seconds(i, j, num_edges, sums, lattice, border, around)
+                    priced = True
+                work += around[c]
+                gradient = sums.gradient[j, c] - sums.gradient[i, c] - sums.error_s[c]
+                at = first_replicas(work, gradient, limit, limits)
+                at = fitting_replicas(at, labels[begin, 1], i, j, c, work, gradient, limit, sums, limits)
+                if at == len(limits.replicas):
+                    continue
+                fewest_behind = min(labels[begin, 1] + limits.replicas[at], limits.most_replicas)
+                if best[fewest_behind] <= labels[end - 1, 0] + t * limits.replicas[at]:
+                    continue
+                count, asked_d, asked_y, answer = -1, -1, -1, 0
                 for label in range(begin, end):
                     devices, behind = labels[label, 0], labels[label, 1]
-                    while at < len(limits.replicas):
+                    while True:
+                        met += 1
+                        at = fitting_replicas(at, behind, i, j, c, work, gradient, limit, sums, limits)
+                        if at == len(limits.replicas):
+                            break
                         d = limits.replicas[at]
-                        s = behind + d
+                        s, y = behind + d, in_flight(behind + d, d, limits)
                         if s > limits.most_replicas or best[s] <= devices + t * d:  # more replicas are no better
                             break
-                        met += 1
-                        y = in_flight(s, d, limits)
-                        seconds = work + moved + limits.share[c, at] * gradient
-                        holds = held * y + fixed + shared / d
-                        if max(seconds / (limit * d), holds / limits.memory[c]) > 1.0 + _ROOM:
-                            at += 1
-                            continue
                         if d != asked_d or y != asked_y:
                             if count < 0:
-                                count = gather(i, j, c, bits, variants, rows)
+                                count = gather(i, j, c, lattice.crossings.bits, variants, rows)
+                                moved = moved_seconds(i, j, c, lattice)
+                            asked_d, asked_y = d, y
                             answer = choose_rows(count, moved, c, at, float(y), limit, limits, rows)
                             met += 10 * count
-                            asked_d, asked_y = d, y
                             if answer < 0:
                                 unknown += 1
                         if answer == 1:
                             _note(best, came, devices + t * d, s, j, label, c, d)
                             break
                         at += 1
+                    if at == len(limits.replicas):
+                        break
         ends[i] = _kept(best, came, room + 1, labels, size)
         i -= 1
     return -1, met, ends[0], unknown

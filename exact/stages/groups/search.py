@@ -13,11 +13,13 @@ from rlinit.exact.stages.groups.passes import (
     LABEL_COLUMNS,
     GroupLimits,
     GroupSums,
+    Lattice,
     VariantArrays,
     choose_rows,
     fewest_devices,
     gather,
     group_pass,
+    holders_of,
     in_flight,
     moved_seconds,
     new_rows,
@@ -37,6 +39,9 @@ CLOSE = 1e-7
 
 _QUOTA = 2_000_000
 """Steps between looks at the budget."""
+
+_GALLOP = 32.0
+"""Where a pass takes long, the first threshold is just below the plan at hand, and each plan found takes steps on."""
 
 _FIRST_EXCESS, _GROWTH = 0.02, 2.0
 """The first threshold is this much above the lower bound, and the excess grows by this factor."""
@@ -79,17 +84,86 @@ def ideals_of(problem: GroupProblem, budget: Budget, cap: int = MOST_IDEALS) -> 
     return enumerate_ideals(problem.structure, cap, budget, merge=False)
 
 
-def prefixes_of(problem: GroupProblem) -> Ideals:
-    """Return the prefixes of the natural order, between which stages are runs of it.
+def prefixes_of(problem: GroupProblem, order: IntArray | None = None) -> Ideals:
+    """Return the prefixes of an order, between which stages are runs of it.
 
     Parameters
     ----------
     problem
         The problem.
+    order
+        (n,) its nodes, none before a predecessor; None for the natural one.
     """
-    order = problem.structure.order
+    order = problem.structure.order if order is None else order
     whole = MergedProblem(problem.structure, np.arange(len(order), dtype=np.int64))
     return Ideals(whole, np.arange(-1, len(order), dtype=np.int64), np.append(np.int64(-1), order))
+
+
+def _sums(
+    problem: GroupProblem, table: IdealTable, busy: FloatArray
+) -> tuple[GroupSums, tuple[FloatArray, FloatArray]]:
+    """Return sums over ideals, and (e, c) the least gathers on each edge to a successor, by its head and its tail."""
+    structure = problem.structure
+
+    def summed(values: FloatArray) -> FloatArray:
+        return np.stack([table.sums(row) for row in values], axis=1)
+
+    (time, there), (gradient, _), (held, _), (shared, _) = (
+        least_of_rows(problem, column)
+        for column in (problem.time_s, problem.gradient_s, problem.held_bytes, problem.shared_bytes)
+    )
+    whole, _ = least_of_rows(problem, problem.held_bytes + problem.fixed_bytes + problem.shared_bytes)
+    y, filled = 1, list[FloatArray]()
+    while y <= problem.flying(1, problem.most_replicas):
+        filled.append(least_of_rows(problem, y * problem.held_bytes + problem.fixed_bytes)[0])
+        if y > 1 and (filled[-1] <= filled[-2] + 0.5 * y * held).all():  # from here on as `held` says
+            break
+        y *= 2
+    devices = problem.degrees[:, None]
+    anywhere = np.where(there, devices * whole, np.inf).min(axis=0), np.where(there, time, np.inf).min(axis=0)
+    edge_in, edge_out = _least_gathers(problem)
+    source = np.repeat(np.arange(problem.num_nodes), np.diff(structure.succ_indptr))
+    gathers = []
+    for edge in (edge_in, edge_out):
+        change = np.zeros((problem.num_nodes, edge.shape[1]))
+        np.add.at(change, source, edge)
+        np.subtract.at(change, structure.succ, edge)
+        gathers.append(summed(change.T))
+    terms = 4.0 * np.finfo(np.float64).eps * (problem.num_nodes + len(structure.succ) + structure.num_tensors)
+    seconds = (time + gradient).sum(axis=1) + (edge_in + edge_out).sum(axis=0) + 2.0 * problem.transfer_s.sum(axis=1)
+    sums = GroupSums(
+        summed(time), summed(gradient), summed(held), summed(shared),
+        np.stack([summed(row) for row in filled], axis=1),
+        summed((~there).astype(np.float64)).astype(np.int64), gathers[0], gathers[1],
+        np.stack([table.crossing_sums(row) for row in problem.transfer_s], axis=1),
+        table.sums(busy), table.sums(anywhere[0]), table.sums(anywhere[1]),
+        terms * seconds, terms * (filled[0] + shared).sum(axis=1),
+    )  # fmt: skip
+    return sums, (edge_in, edge_out)
+
+
+def _least_gathers(problem: GroupProblem) -> tuple[FloatArray, FloatArray]:
+    """Return (e, c) the least seconds of gathers on each edge to a successor, by its head's variants and its tail's."""
+    structure, n, num_degrees = problem.structure, problem.num_nodes, len(problem.degrees)
+    source = np.repeat(np.arange(n), np.diff(structure.succ_indptr))
+    sink = np.repeat(np.arange(n), np.diff(structure.pred_indptr))
+    keys = source * n + structure.succ
+    order = np.argsort(keys)
+    edge_of = order[np.searchsorted(keys, structure.pred * n + sink, sorter=order)]
+    edge_in, edge_out = np.zeros((len(keys), num_degrees)), np.zeros((len(keys), num_degrees))
+    if not problem.sync_s.any():
+        return edge_in, edge_out
+    for c in range(num_degrees):
+        for v in range(n):
+            begin, end = problem.rows(c, v)
+            if begin == end:
+                continue
+            gathers = problem.sync_s[problem.sync_indptr[begin] : problem.sync_indptr[end]]
+            least = gathers.reshape(end - begin, -1).min(axis=0)
+            ins = slice(structure.pred_indptr[v], structure.pred_indptr[v + 1])
+            outs = slice(structure.succ_indptr[v], structure.succ_indptr[v + 1])
+            edge_in[edge_of[ins], c], edge_out[outs, c] = np.split(least, [ins.stop - ins.start])
+    return edge_in, edge_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,26 +197,9 @@ class GroupSearch:
         columns = (
             problem.time_s, problem.gradient_s, problem.held_bytes, problem.fixed_bytes, problem.shared_bytes,
         )  # fmt: skip
-        least = [least_of_rows(problem, column) for column in columns]
-        there = least[0][1]
-        size, _ = least_of_rows(problem, problem.held_bytes + problem.fixed_bytes + problem.shared_bytes)
-        filled = np.where(there, size * problem.degrees[:, None], np.inf).min(axis=0)
-        time, gradient, held, fixed, shared, lacking = (
-            np.stack([self.table.sums(row) for row in values])
-            for values in (*(values for values, _ in least), (~there).astype(np.float64))
-        )
-        crossing_s = np.stack([self.table.crossing_sums(row) for row in problem.transfer_s])
-        self.sums = GroupSums(
-            time,
-            gradient,
-            held,
-            fixed,
-            shared,
-            lacking.astype(np.int64),
-            crossing_s,
-            self.table.sums(busy),
-            self.table.sums(filled),
-        )
+        self.sums, edges = _sums(problem, self.table, busy)
+        crossings = self.table.crossings
+        self.lattice = Lattice(holders_of(crossings.bits, problem.num_nodes), *edges, crossings, problem.transfer_s)
         self.variants = VariantArrays(
             problem.row_indptr, *columns, problem.sync_indptr, problem.sync_s, structure.pred_indptr, structure.pred,
             structure.succ_indptr, structure.succ, structure.order, bit_of,
@@ -194,9 +251,8 @@ class GroupSearch:
                 return GroupPass(None, False, True, steps)
             before = at
             at, met, _, missed = group_pass(
-                limit, at, _QUOTA, self.sums, self.variants, limits, fewest, self.table.crossings,
-                self.problem.transfer_s,
-                ends, self.labels,
+                limit, at, _QUOTA, self.sums, self.variants, limits, self.lattice, fewest, ends,
+                self.labels,
             )  # fmt: skip
             steps, unknown = steps + met, unknown + missed
             if at == before:
@@ -221,9 +277,7 @@ class GroupSearch:
         while at < len(fewest) - 1:
             if budget.expired:
                 return None
-            at, met = fewest_devices(
-                limit, at, _QUOTA, self.sums, limits, self.table.crossings, self.problem.transfer_s, fewest
-            )
+            at, met = fewest_devices(limit, at, _QUOTA, self.sums, self.variants, limits, self.lattice, fewest)
             steps += met
         return fewest, steps
 
@@ -238,7 +292,7 @@ class GroupSearch:
             count = gather(i, j, c, table.crossings.bits, self.variants, rows)
             inside = rows.node[:count]
             stage[inside] = len(degree)
-            moved = moved_seconds(i, j, c, table.crossings, problem.transfer_s)
+            moved = moved_seconds(i, j, c, self.lattice)
             y, at = in_flight(behind, d, limits), int(limits.index_of[d])
             choose_rows(count, moved, c, at, float(y), limit, limits, rows)
             row[inside] = rows.row[rows.choice[:count]]
@@ -282,11 +336,14 @@ def solve_groups(
     value, bound, steps = upper, lower, 0
     excess = _FIRST_EXCESS * lower if lower > 0 else 0.0
     most = _most_seconds(problem)
-    complete = True
+    order = problem.structure.order
+    complete, wide = True, ideals.num_ideals > problem.num_nodes + 1
+    first_step = 0.5 * CLOSE if wide else 1.0
+    step = first_step
     while value > bound * (1.0 + CLOSE):
         ceiling = value * (1.0 - 1e-9)
         if value < np.inf:
-            limit = min(ceiling, max(0.5 * (bound + value), bound * (1.0 + CLOSE)))
+            limit = min(ceiling, max(0.5 * (bound + value), bound * (1.0 + CLOSE), value * (1.0 - step)))
         else:
             limit = most if excess <= 0.0 or bound + excess >= most else bound + excess
         found = search.run(limit, budget)
@@ -299,6 +356,12 @@ def solve_groups(
             value = min(group_value(problem, best)[0], limit)
             if on_solution is not None:
                 on_solution(best)
+            if wide:
+                runs = prefixes_of(problem, order[np.argsort(best.stage[order], kind="stable")])
+                better = solve_groups(problem, runs, lower=bound, upper=value, budget=budget, on_solution=on_solution)
+                if better.assignment is not None:
+                    best, value = better.assignment, group_value(problem, better.assignment)[0]
+                step *= _GALLOP
             continue
         if not found.exact:
             complete = False
@@ -308,6 +371,7 @@ def solve_groups(
             break
         bound = limit
         excess *= _GROWTH
+        step = first_step
         if on_bound is not None:
             on_bound(bound)
     if best is None:

@@ -19,9 +19,6 @@ MOST_CHOICES = 20_000
 _ROOM = 1e-12
 """Relative room for rounding of sums of seconds."""
 
-_HALVINGS = 40
-"""Of the interval of the multiplier."""
-
 
 @njit(cache=True, nogil=True)
 def _cheapest(
@@ -66,34 +63,27 @@ def choose(
     if held <= most_size:
         return 1
     fast_seconds, fast_held = seconds, held
-    seconds, held = _cheapest(first, cost, size, 0.0, 1.0, choice)
-    if held > most_size:
+    small_seconds, small_held = _cheapest(first, cost, size, 0.0, 1.0, choice)
+    if small_held > most_size:
         return 0
-    if seconds <= most_cost:
+    if small_seconds <= most_cost:
         return 1
-    # The price of a byte at which what is relaxed just fits; its dual value is a bound on the seconds.
-    high = (seconds - fast_seconds) / (fast_held - held)
+    # Walk the convex hull of (bytes, seconds) to the price of a byte at which what is relaxed just fits.
     while True:
-        seconds, held = _cheapest(first, cost, size, 1.0, high, choice)
-        if held <= most_size:
-            break
-        high *= 2.0
-    low = 0.0
-    price, bound = high, seconds + high * (held - most_size)
-    for _ in range(_HALVINGS):
-        if seconds <= most_cost and held <= most_size:
-            return 1
-        middle = 0.5 * (low + high)
-        seconds, held = _cheapest(first, cost, size, 1.0, middle, choice)
-        value = seconds + middle * (held - most_size)
-        if value > bound:
-            price, bound = middle, value
-        if bound > most_cost:
+        price = (small_seconds - fast_seconds) / (fast_held - small_held)
+        seconds, held = _cheapest(first, cost, size, 1.0, price, choice)
+        if seconds + price * (held - most_size) > most_cost:
             return 0
         if held <= most_size:
-            high = middle
+            if seconds <= most_cost:
+                return 1
+            if seconds >= small_seconds:
+                break
+            small_seconds, small_held = seconds, held
         else:
-            low = middle
+            if held >= fast_held:
+                break
+            fast_seconds, fast_held = seconds, held
     return _listed(first, cost, size, most_cost, most_size, price, choice)
 
 
@@ -110,6 +100,46 @@ def _least_behind(first: IntArray, value: FloatArray) -> FloatArray:
 
 
 @njit(cache=True, nogil=True)
+def _worth_listing(
+    first: IntArray, cost: FloatArray, size: FloatArray, price: float, most_both: float, node: IntArray, row: IntArray
+) -> tuple[IntArray, int]:
+    """Write the rows that a choice within the limits may have, those of nodes with a single one last.
+
+    A row is out where no choice with it is within the priced limit, or where another is as fast in as few bytes.
+    Returns where each node's rows begin, and how many nodes have several.
+    """
+    k = len(first) - 1
+    both = cost + price * size
+    spare = most_both - _least_behind(first, both)[0]
+    start = np.zeros(k + 1, np.int64)
+    kept, single = np.zeros(first[k], np.bool_), np.zeros(k, np.bool_)
+    for x in range(k):
+        least = both[first[x] : first[x + 1]].min()
+        count = 0
+        for r in range(first[x], first[x + 1]):
+            kept[r] = both[r] - least <= spare
+            for s in range(first[x], first[x + 1]):
+                if cost[s] <= cost[r] and size[s] <= size[r] and (cost[s] < cost[r] or size[s] < size[r] or s < r):
+                    kept[r] = False
+            count += kept[r]
+        single[x] = count == 1
+    several = 0
+    at, end = 0, 0
+    for wanted in (False, True):
+        for x in range(k):
+            if single[x] == wanted:
+                node[at] = x
+                at += 1
+                several += not wanted
+                for r in range(first[x], first[x + 1]):
+                    if kept[r]:
+                        row[end] = r
+                        end += 1
+                start[at] = end
+    return start, several
+
+
+@njit(cache=True, nogil=True)
 def _listed(
     first: IntArray,
     cost: FloatArray,
@@ -120,21 +150,28 @@ def _listed(
     choice: IntArray,
 ) -> int:
     """Choose by listing the sums that are worth keeping after each node; see `choose`."""
-    k = len(first) - 1
-    rest_cost, rest_size = _least_behind(first, cost), _least_behind(first, size)
-    rest_both = _least_behind(first, cost + price * size)
     most_both = (most_cost + price * most_size) * (1.0 + _ROOM)
+    node, row = np.zeros(len(first) - 1, np.int64), np.zeros(first[-1], np.int64)
+    start, k = _worth_listing(first, cost, size, price, most_both, node, row)
     # Kept sums of all nodes, one after the other: seconds, bytes, the sum that it came from, the row.
     sums = np.zeros((64, 2))
     back = np.zeros((64, 2), np.int64)
+    for x in range(k, len(node)):
+        choice[node[x]] = row[start[x]]
+        sums[0, 0] += cost[row[start[x]]]
+        sums[0, 1] += size[row[start[x]]]
+    row = row[: start[k]]
+    start = start[: k + 1]
+    rest_cost, rest_size = _least_behind(start, cost[row]), _least_behind(start, size[row])
+    rest_both = _least_behind(start, cost[row] + price * size[row])
     begin, end = 0, 1
     for x in range(k):
-        options = first[x + 1] - first[x]
+        options = start[x + 1] - start[x]
         new = np.empty(((end - begin) * options, 2))
         source = np.empty(((end - begin) * options, 2), np.int64)
         count = 0
         for at in range(begin, end):
-            for r in range(first[x], first[x + 1]):
+            for r in row[start[x] : start[x + 1]]:
                 a, b = sums[at, 0] + cost[r], sums[at, 1] + size[r]
                 if (
                     a + rest_cost[x + 1] <= most_cost
@@ -167,6 +204,6 @@ def _listed(
             return -1
     at = end - 1  # the fastest of those that fit
     for x in range(k - 1, -1, -1):
-        choice[x] = back[at, 1]
+        choice[node[x]] = back[at, 1]
         at = back[at, 0]
     return 1
