@@ -140,6 +140,26 @@ def _worth_listing(
 
 
 @njit(cache=True, nogil=True)
+def _keep_undominated(
+    new: FloatArray, source: IntArray, order: IntArray, sums: FloatArray, back: IntArray, end: int
+) -> int:
+    """Write sums, given by bytes, that none before is as fast as, from `end` on; return where they end."""
+    fastest, q = np.inf, 0
+    while q < len(order):
+        best = order[q]
+        while q < len(order) and new[order[q], 1] == new[best, 1]:
+            if new[order[q], 0] < new[best, 0]:
+                best = order[q]
+            q += 1
+        if new[best, 0] < fastest:
+            fastest = new[best, 0]
+            sums[end, 0], sums[end, 1] = new[best, 0], new[best, 1]
+            back[end, 0], back[end, 1] = source[best, 0], source[best, 1]
+            end += 1
+    return end
+
+
+@njit(cache=True, nogil=True)
 def _listed(
     first: IntArray,
     cost: FloatArray,
@@ -187,19 +207,7 @@ def _listed(
         while end + count > len(sums):
             sums = np.concatenate((sums, np.zeros_like(sums)))
             back = np.concatenate((back, np.zeros_like(back)))
-        begin, fastest = end, np.inf
-        q = 0
-        while q < count:
-            best = order[q]
-            while q < count and new[order[q], 1] == new[best, 1]:
-                if new[order[q], 0] < new[best, 0]:
-                    best = order[q]
-                q += 1
-            if new[best, 0] < fastest:
-                fastest = new[best, 0]
-                sums[end, 0], sums[end, 1] = new[best, 0], new[best, 1]
-                back[end, 0], back[end, 1] = source[best, 0], source[best, 1]
-                end += 1
+        begin, end = end, _keep_undominated(new, source, order, sums, back, end)
         if end - begin > MOST_CHOICES:
             return -1
     at = end - 1  # the fastest of those that fit
