@@ -15,6 +15,14 @@ floats when they were computed, so a value or figure may differ from the exact o
 up to 1e-9 of it, and a schedule's times are computed anew from the order in which it runs batches and transfers. Times
 derived from operations, bytes and rates are exact quotients here.
 
+A layout of a language model that serves, as `rlinit serve --out` writes it, is checked against its fleet alone:
+
+    python tools/check.py layout.json rates.json
+
+Its flow keeps to spans, rates and links and is conserved; its bound is proven by `coverage` (every layer is on devices
+that pass the rate together), by `prices` (whole devices that pass it cost more than all do), or by networks apart. Its
+status, flow and bound are computed or proven; spans are chosen; partial is asked; paths, baselines and message unread.
+
 Kinds of proof, each of "no schedule has a value below this":
 
 zero        no value is below 0
@@ -133,6 +141,15 @@ MOST_BITS = 1 << 32
 LARGEST = 10**30
 """Largest number in a graph or hardware."""
 
+MOST_STEPS = 100_000
+"""Steps of the grid on which knapsacks of serving devices are solved."""
+
+PRICE_SCALE = 10**15
+"""What all devices cost together, where their shares are rounded down to whole numbers."""
+
+LEAST_RATE = Fraction(1, 10**60)
+"""Tokens a second that stand for none."""
+
 MOST_SHARDS, FEW_OPS = (16, 4), 31_250
 """Shards where a device takes batches of any size: up to so many ops times devices, and beyond."""
 
@@ -176,6 +193,13 @@ GROUP_KEYS = frozenset(
 )
 OPTION_SIZES = ("time_s", "param_bytes", "held_bytes", "fixed_bytes", "shared_bytes")
 OPTION_KEYS = frozenset(("name", *OPTION_SIZES, "sync_bytes"))
+FLEET_KEYS = frozenset(("format", "version", "name", "note", "layers", "devices", "links"))
+FLEET_DEVICE_KEYS = frozenset(("name", "type", "tokens_per_s_by_layers_held", "tokens_per_s_by_first_layer"))
+FLEET_LINK_KEYS = frozenset(("from", "to", "tokens_per_s"))
+SERVING_KEYS = frozenset(
+    ("format", "version", "status", "tokens_per_s", "bound", "spans", "flow", "partial", "proof", "message")
+    + ("paths", "baselines")
+)
 CERTIFICATE_KEYS = frozenset(("format", "version", "graph_fingerprint", "hardware_fingerprint", "levels", "trusted"))
 GRAPH_KEYS = frozenset(("format", "version", "name", "int_names", "ops", "edges"))
 HARDWARE_KEYS = frozenset(("format", "name", "device", "bandwidth", "latency_s", "link", "sharing"))
@@ -268,7 +292,7 @@ def read(path: str, form: str) -> Any:
 
 def parse(text: str, form: str, name: str) -> Any:
     """Return the contents of JSON of a known form."""
-    kind = amount if form in ("rlinit-graph", "rlinit-hardware") else decimal
+    kind = amount if form in ("rlinit-graph", "rlinit-hardware", "rlinit-fleet") else decimal
     data = json.loads(text, parse_float=kind, parse_int=kind, parse_constant=constant, object_pairs_hook=unique)
     need(isinstance(data, dict) and data.get("format", form) == form, f"{name} is no {form} file")
     need(data.get("version", 1) == 1, f"{name} is of another version than 1")
@@ -2526,11 +2550,201 @@ def plain(value: Any) -> str:
     return f"{float(value):.12g}" if isinstance(value, Fraction) else str(value)
 
 
+# -- serving -------------------------------------------------------------------------------------------------------
+
+
+class Fleet:
+    """Devices that serve layers in a row, at rates by span, over links: all of a file, or some."""
+
+    def __init__(self, data: Any, partial: bool, devices: Any = None) -> None:
+        known(data, FLEET_KEYS, "the fleet")
+        self.data, self.partial, self.layers = data, partial, whole(data["layers"], "layers", 1)
+        at = named(data["devices"], FLEET_DEVICE_KEYS)
+        need(not {"source", "sink"} & set(at), "a device is called source or sink")
+        self.names = list(at) if devices is None else list(devices)
+        need(
+            len(set(self.names)) == len(self.names) and set(self.names) <= set(at),
+            "devices are unknown, or named twice",
+        )
+        self.links: dict[tuple[str, str], Fraction] = defaultdict(lambda: ZERO)
+        inside = {*self.names, "source", "sink"}
+        for row in data["links"]:
+            known(row, FLEET_LINK_KEYS, "a link")
+            need({row["from"], row["to"]} <= {*at, "source", "sink"}, "a link joins what is no device")
+            if {row["from"], row["to"]} <= inside:
+                self.links[row["from"], row["to"]] += number(row, "tokens_per_s")
+        self.tables = {name: self.table(data["devices"][at[name]]) for name in self.names}
+
+    def table(self, row: Any) -> tuple[dict[int, Fraction], ...]:
+        """Return what a device passes by layers held, for every first layer or for all of them alike."""
+        rows = row.get("tokens_per_s_by_first_layer", [row.get("tokens_per_s_by_layers_held")])
+        need(len(rows) in (1, self.layers), f"{row['name']!r} has rates for {len(rows)} first layers")
+        tables = tuple({int(held): number(one, held) for held in one} for one in rows)
+        need(all(min(one, default=1) >= 1 for one in tables), f"{row['name']!r} has rates without layers")
+        return tables
+
+    def spans(self, name: str) -> Iterator[tuple[int, int, Fraction]]:
+        """Yield (first layer, end, tokens a second) of what a device may hold, cut to what its links let through."""
+        into = {a: rate for (a, b), rate in self.links.items() if b == name}
+        out = {b: rate for (a, b), rate in self.links.items() if a == name}
+        first, last = into.pop("source", ZERO), out.pop("sink", ZERO)
+        enters, leaves = sum(into.values(), ZERO), sum(out.values(), ZERO)
+        for start in range(self.layers):
+            for held, rate in self.tables[name][start if len(self.tables[name]) > 1 else 0].items():
+                if start + held <= self.layers and rate > 0:
+                    room = enters if start else first + (enters if self.partial else ZERO)
+                    yield start, start + held, min(rate, room, last if start + held == self.layers else leaves)
+
+    def kinds(self) -> list[list[str]]:
+        """Return devices of equal rates and links together."""
+        found: dict[Any, list[str]] = defaultdict(list)
+        for name in self.names:
+            into = sorted(rate for (a, b), rate in self.links.items() if b == name and a != "source")
+            out = sorted(rate for (a, b), rate in self.links.items() if a == name and b != "sink")
+            ends = self.links.get(("source", name)), self.links.get((name, "sink"))
+            found[tuple(tuple(sorted(one.items())) for one in self.tables[name]), tuple(into), tuple(out), ends].append(
+                name
+            )
+        return list(found.values())
+
+
+def follows(before: Any, after: Any, partial: bool) -> bool:
+    """Return whether a request may go from a device that holds one span to one that holds another."""
+    return bool(before[1] == after[0] or (partial and after[0] < before[1] < after[1]))
+
+
+def check_flow(plan: Any, fleet: Fleet) -> Fraction:
+    """Return what a layout serves, after checking that its flow keeps to spans, rates and links, and is conserved."""
+    spans = {name: [int(whole(end, "the end of a span")) for end in span] for name, span in plan["spans"].items()}
+    need(spans.keys() <= set(fleet.names), "spans are of unknown devices")
+    into: dict[str, Fraction] = defaultdict(lambda: ZERO)
+    out: dict[str, Fraction] = defaultdict(lambda: ZERO)
+    ends = spans | {"source": [0, 0], "sink": [fleet.layers, fleet.layers + 1]}
+    pairs = set()
+    for row in plan["flow"]:
+        known(row, FLEET_LINK_KEYS, "a flow")
+        a, b, rate = row["from"], row["to"], number(row, "tokens_per_s")
+        need(a in ends and b in ends and (a, b) not in pairs and rate >= 0, f"the flow {a} -> {b} is none")
+        need(follows(ends[a], ends[b], fleet.partial), f"{b} does not go on where {a} ends")
+        need(rate <= fleet.links[a, b] * (1 + ROUNDING), f"the flow {a} -> {b} is more than the link lets through")
+        pairs.add((a, b))
+        out[a] += rate
+        into[b] += rate
+    for name, (start, end) in spans.items():
+        need(0 <= start < end <= fleet.layers, f"{name} holds no span of layers")
+        table = fleet.tables[name][start if len(fleet.tables[name]) > 1 else 0]
+        need(into[name] <= table.get(end - start, ZERO) * (1 + ROUNDING), f"{name} passes more than it can")
+        near(out[name], into[name], f"what {name} passes on", into["sink"])
+    near(out["source"], into["sink"], "what the source sends")
+    return into["sink"]
+
+
+def sizes_of(proof: Any, fleet: Fleet) -> list[Fraction]:
+    """Return the sizes of layers that a proof goes by."""
+    sizes = proof.get("sizes", [ONE] * fleet.layers)
+    need(len(sizes) == fleet.layers and all(isinstance(one, Fraction) and one > 0 for one in sizes), "sizes are none")
+    return list(sizes)
+
+
+def refutes_by_coverage(proof: Any, fleet: Fleet, rate: Fraction) -> bool:
+    """Return whether the devices cannot hold every layer on some that pass the rate together."""
+    before = list(accumulate(sizes_of(proof, fleet), initial=ZERO))
+    covered = ZERO
+    for kind in fleet.kinds():
+        most = max(
+            ((before[end] - before[start]) * min(c, rate) for start, end, c in fleet.spans(kind[0])), default=ZERO
+        )
+        covered += len(kind) * most
+    return covered < before[-1] * rate
+
+
+def refutes_by_prices(proof: Any, fleet: Fleet, rate: Fraction) -> bool:
+    """Return whether holding every layer on whole devices that pass the rate costs more than all devices do."""
+    sizes, grid = sizes_of(proof, fleet), int(whole(proof["steps"], "the steps of a grid", 1))
+    need(grid <= MOST_STEPS, f"a grid has more than {MOST_STEPS} steps")
+    prices = {name: number(proof["prices"], name, ZERO) for name in fleet.names}
+    need(all(price >= 0 for price in prices.values()), "a price is negative")
+    before = list(accumulate(sizes, initial=ZERO))
+    kinds: dict[Any, list[str]] = {
+        (at, prices[name]): [each for each in kind if prices[each] == prices[name]]
+        for at, kind in enumerate(fleet.kinds()) for name in kind
+    }  # fmt: skip
+    scale = PRICE_SCALE / max(sum(prices.values()), Fraction(1, 10**300))
+    spans = [(kind, price * scale, list(fleet.spans(kind[0]))) for (_, price), kind in kinds.items()]
+    total = ZERO
+    for size in set(sizes):
+        least: list[Any] = [0] + [INF] * grid
+        for kind, price, rows in spans:
+            ways: dict[int, int] = {}
+            for start, end, passed in rows:
+                if size in sizes[start:end]:
+                    steps = min(grid, -int(-passed * grid // rate))
+                    cost = int(price * size / (before[end] - before[start]))
+                    ways[steps] = min(cost, ways.get(steps, cost))
+            least = with_kind(least, len(kind), ways, grid)
+        total += sizes.count(size) * (PRICE_SCALE * 2 if least[grid] == INF else least[grid])
+    return total > PRICE_SCALE
+
+
+def with_kind(least: list[Any], count: int, ways: dict[int, int], grid: int) -> list[Any]:
+    """Return least costs of steps where up to so many devices of one kind come in, each in one of some ways."""
+    costs = {steps: cost for steps, cost in ways.items() if all(ways[s] > cost for s in ways if s > steps)}
+    row, best = least, least
+    for _ in range(count):
+        after = [INF] * (grid + 1)
+        for steps, cost in costs.items():
+            after = list(map(min, after, [one + cost for one in [row[0]] * steps + row[: grid + 1 - steps]]))
+        if all(map(le, best, after)):
+            break
+        best, row = list(map(min, best, after)), after
+    return best
+
+
+def refutes(proof: Any, fleet: Fleet) -> Fraction:
+    """Return the rate that a proof shows no layout to serve; so much and more."""
+    rate: Fraction = max(number(proof, "bound") * (1 + ROUNDING), LEAST_RATE)
+    if proof["kind"] == "networks":
+        parts = proof["parts"]
+        names = [name for part in parts for name in part["devices"]]
+        need(sorted(names) == sorted(fleet.names), "the networks are not all devices, each once")
+        network = {name: at for at, part in enumerate(parts) for name in part["devices"]} | {"source": -1, "sink": -1}
+        pairs = [pair for pair in fleet.links if -1 not in (network[pair[0]], network[pair[1]])]
+        crossing = sum((fleet.links[a, b] for a, b in pairs if network[a] != network[b]), ZERO)
+        need(all(part["kind"] != "networks" for part in parts), "networks of networks are not read")
+        inside = sum((refutes(part, Fleet(fleet.data, fleet.partial, part["devices"])) for part in parts), ZERO)
+        need(inside + crossing <= rate * (1 + ROUNDING), "the networks serve more together")
+        return rate
+    need(proof["kind"] in ("coverage", "prices"), f"unknown proof {str(proof['kind'])[:60]}")
+    refuted = refutes_by_coverage if proof["kind"] == "coverage" else refutes_by_prices
+    need(refuted(proof, fleet, rate), f"{proof['kind']} does not refute {float(rate)} tokens a second")
+    return rate
+
+
+def check_serving(plan: Any, data: Any) -> str:
+    """Return the line that says what is verified of a layout that serves."""
+    known(plan, SERVING_KEYS, "the plan")
+    need(plan["status"] in ("optimal", "feasible"), f"the plan calls its layout {plan['status']!r}")
+    need(plan["partial"] in (True, False), "partial is neither true nor false")
+    fleet = Fleet(data, plan["partial"])
+    value, said = check_flow(plan, fleet), plan["bound"]
+    near(plan["tokens_per_s"], value, "the flow")
+    near(said, number(plan["proof"], "bound"), "the bound")
+    need(value <= refutes(plan["proof"], fleet) * (1 + ROUNDING), "the proof contradicts the flow")
+    closed = said - value <= OPTIMAL * said
+    need(closed == (plan["status"] == "optimal"), f"the plan calls itself {plan['status']!r}")
+    entry = "at any layer" if fleet.partial else "at first layers"
+    shown = f"serving, devices entered {entry}: {float(value):.12g} tokens a second"
+    return f"VERIFIED (exact) {shown}; bound {float(said):.12g}{'; optimal' * closed}"
+
+
 def answer(read: Callable[[], tuple[Any, Any, Any, Any]], reached: Any = None) -> str:
     """Return the one line that is said of a plan, a graph, hardware and a certificate or None, as they are read."""
     try:
         plan, graph, hardware, certificate = read()
-        line = check(plan, Graph(graph), Hardware(hardware), certificate, reached)
+        if hardware is None:
+            line = check_serving(plan, graph)
+        else:
+            line = check(plan, Graph(graph), Hardware(hardware), certificate, reached)
     except Refuted as problem:
         line = f"REFUTED: {problem}"
     except MALFORMED as problem:
@@ -2540,11 +2754,13 @@ def answer(read: Callable[[], tuple[Any, Any, Any, Any]], reached: Any = None) -
 
 def main(arguments: list[str]) -> int:
     """Check the files named on the command line; return the exit code."""
-    if len(arguments) not in (3, 4):
+    if len(arguments) not in (2, 3, 4):
         print(__doc__)
         return 2
-    forms = ("rlinit-plan", "rlinit-graph", "rlinit-hardware", "rlinit-certificate")
-    line = answer(lambda: tuple([*map(read, arguments, forms), None][:4]))
+    forms: tuple[str, ...] = ("rlinit-plan", "rlinit-graph", "rlinit-hardware", "rlinit-certificate")
+    if len(arguments) == 2:
+        forms = ("rlinit-serving", "rlinit-fleet")
+    line = answer(lambda: tuple([*map(read, arguments, forms), None, None][:4]))
     print(line)
     return int(line.startswith("REFUTED"))
 

@@ -248,8 +248,10 @@ class Serve:
             metavar="RATES", help="JSON: layers, devices with tokens_per_s_by_layers_held, and links with tokens_per_s."
         ),
     ]
+    partial: bool = False
+    """Let requests enter devices inside their spans, too."""
     time_limit_s: float = 10.0
-    """Seconds to look for places of devices where links hold the flow back."""
+    """Seconds of the search."""
     seed: int = 0
     """Of that search."""
     json: bool = False
@@ -267,7 +269,7 @@ def serve_model(command: Serve) -> int:
         Rates that cannot be read or make no sense.
     """
     check_targets(command.out)
-    layout = serve(command.rates, time_limit_s=command.time_limit_s, seed=command.seed)
+    layout = serve(command.rates, partial=command.partial, time_limit_s=command.time_limit_s, seed=command.seed)
     if command.out is not None:
         write_json(command.out, layout.to_dict())
     if command.json:
@@ -285,6 +287,6 @@ def serve_model(command: Serve) -> int:
         )
         print_table(("layers", "devices", "tokens/s"), rows, "layout")
         above = layout.bound / layout.tokens_per_s - 1
-        closed = "no layout serves more" if layout.status == "optimal" else f"at most {above:.1%} more is possible"
+        closed = "no layout serves more" if layout.status == "optimal" else f"at most {above:.2%} more is possible"
         print(f"{layout.status}: {layout.tokens_per_s:,.2f} tokens a second; bound {layout.bound:,.2f}, {closed}")
     return 0 if layout.spans else EXIT_CODES["infeasible"]

@@ -25,7 +25,7 @@ class Verify:
     plan: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER|PLAN")]
     """The folder that `rlinit schedule --certify` writes, alone; or a plan, as --out writes it, with what follows."""
     graph: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[GRAPH")] = None
-    """The graph it is for (.json)."""
+    """The graph it is for (.json); of a layout of `rlinit serve` its rates, alone."""
     hardware: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="HARDWARE")] = None
     """The devices it is for: a file, or the name of a preset."""
     certificate: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[CERTIFICATE]]")] = None
@@ -43,6 +43,8 @@ def verify_plan(command: Verify) -> int:
     from rlinit.certificates import check
 
     command = _files(command)
+    if command.graph is not None and command.hardware is None:
+        return _verify_serving(command.plan, command.graph)
     if command.graph is None or command.hardware is None:
         raise RlinitError("give the folder that rlinit schedule --certify writes, or plan, graph and hardware")
     plan, graph = Plan.load(command.plan), rlinit.Graph.load(command.graph)
@@ -58,6 +60,17 @@ def verify_plan(command: Verify) -> int:
             check.parse(form, "rlinit-hardware", str(command.hardware)),
             None if command.certificate is None else check.read(str(command.certificate), "rlinit-certificate"),
         )
+    )
+    print(line)
+    return int(line.startswith("REFUTED"))
+
+
+def _verify_serving(layout: Path, fleet: Path) -> int:
+    """Check a layout that serves against the rates that it is for; return the exit code."""
+    from rlinit.certificates import check
+
+    line = check.answer(
+        lambda: (check.read(str(layout), "rlinit-serving"), check.read(str(fleet), "rlinit-fleet"), None, None)
     )
     print(line)
     return int(line.startswith("REFUTED"))

@@ -15,8 +15,16 @@ from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 from rlinit.kernels.compiled import cache_root, package_hash, source_hash
+from rlinit.llm import serve
 from rlinit.plan import Objective, Transfers
 from rlinit.solving.api import bound, schedule
+
+_FLEET = {
+    "layers": 2,
+    "devices": [{"name": name, "tokens_per_s_by_layers_held": {"1": 2.0, "2": 1.0}} for name in "ab"],
+    "links": [{"from": a, "to": b, "tokens_per_s": 9.0} for a, b in (("source", "a"), ("a", "b"), ("b", "sink"))],
+}
+"""Two machines that serve two layers."""
 
 _Call = Callable[..., object]
 """A call of `schedule` or `bound` but for its time limit, whose kernels are compiled on the way."""
@@ -121,6 +129,7 @@ def _placement_steps() -> dict[str, list[_Call]]:
     ]
     blocks = _layers(levels=9, waist=4)
     steps["blocks"] = [partial(schedule, blocks, ample, objective="latency", method="split")]
+    steps["serving"] = [partial(serve, _FLEET)]
     kinds: tuple[tuple[Objective, int | None], ...] = (("latency", None), ("throughput", 4))
     steps["bounds of placements"] = [
         partial(bound, graph, ample, objective=objective, method=method, inputs=inputs)

@@ -12,7 +12,8 @@ from rlinit.llm.exports import DeviceMap, to_device_map, to_llama_cpp, to_vllm
 from rlinit.llm.model import LanguageModel, Workload, load
 from rlinit.llm.planning import Limit, max_batch, max_context, plan
 from rlinit.llm.result import DeviceMemory, Level, LlmPlan, Span
-from rlinit.llm.serving.layouts import Fleet, ServingPlan, load_fleet, serve
+from rlinit.llm.serving.fleets import Fleet, load_fleet
+from rlinit.llm.serving.layouts import ServingPlan, serve
 from rlinit.llm.verification import verify
 
 __all__ = [

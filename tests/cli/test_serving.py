@@ -16,8 +16,13 @@ def test_a_layout_is_printed_and_written(tmp_path: Path, capsys: pytest.CaptureF
     path, out = tmp_path / "rates.json", tmp_path / "layout.json"
     path.write_text(json.dumps(rates()), encoding="utf-8")
     assert main(["serve", str(path), "--out", str(out)]) == 0
-    assert "5.00 tokens a second; bound 6.67, at most 33.3% more is possible" in capsys.readouterr().out
+    assert "5.00 tokens a second; bound 5.00, at most 0.0" in capsys.readouterr().out
     assert json.loads(out.read_text())["flow"][0] == {"from": "source", "to": "a", "tokens_per_s": 5.0}
+    assert main(["verify", str(out), str(path)]) == 0
+    assert capsys.readouterr().out.startswith("VERIFIED (exact) serving")
+    out.write_text(out.read_text().replace('"bound": 5.', '"bound": 4.'), encoding="utf-8")
+    assert main(["verify", str(out), str(path)]) == 1
+    assert "REFUTED: prices does not refute" in capsys.readouterr().out
     assert main(["serve", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["spans"] == {"a": [0, 2], "b": [2, 3]}
 

@@ -13,14 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlinit.certificates import check
 from rlinit.datasets.published.location import instances_root
 from rlinit.errors import InvalidConfig
-from rlinit.llm.serving.layouts import Fleet, bound_holds, coverage_bound, largest_flow, load_fleet, serve
+from rlinit.llm.serving.bounds import ServingBound, best_bound, coverage_bound, priced_bound
+from rlinit.llm.serving.fleets import Fleet, load_fleet
+from rlinit.llm.serving.layouts import ServingPlan, largest_flow, serve
 
 LAYERS = 4
 
 
-def fleet_of(seed: int, count: int = 3, scale: float = 1.0) -> Fleet:
+def fleet_of(seed: int, count: int = 3, scale: float = 1.0, *, by_first: bool = False) -> Fleet:
     """Return random devices; some alike, some that hold few layers, links of which some are slow or missing."""
     rng = np.random.default_rng(seed)
     kinds = []
@@ -28,12 +31,14 @@ def fleet_of(seed: int, count: int = 3, scale: float = 1.0) -> Fleet:
         row = np.zeros(LAYERS + 1)
         most = int(rng.integers(1, LAYERS + 1))
         row[1 : most + 1] = np.sort(rng.integers(1, 20, most))[::-1] * scale
-        kinds.append(row)
+        kinds.append(row * rng.integers(1, 4, (LAYERS, 1)) if by_first else row)
     names = tuple(f"d{at}" for at in range(count))
     ends = [("source", name) for name in names] + [(name, "sink") for name in names]
     ends += [(a, b) for a, b in product(names, names) if a != b]
     links = {pair: float(rng.choice([0.0, 3.0, 50.0], p=[0.1, 0.2, 0.7])) * scale for pair in ends}
-    return Fleet(LAYERS, names, np.array([kinds[int(rng.integers(2))] for _ in names]), links)
+    rates = np.array([kinds[int(rng.integers(2))] for _ in names])
+    sizes = rng.choice([1.0, 0.1, 7.0], LAYERS) if by_first else None
+    return Fleet(LAYERS, names, rates, links, partial=bool(rng.integers(2)), sizes=sizes)
 
 
 def best_flow(fleet: Fleet) -> float:
@@ -43,32 +48,53 @@ def best_flow(fleet: Fleet) -> float:
     for chosen in product(spans, repeat=len(fleet.devices)):
         layout = {
             name: span
-            for name, span, row in zip(fleet.devices, chosen, fleet.rates, strict=True)
-            if span is not None and row[span[1] - span[0]] > 0
+            for at, (name, span) in enumerate(zip(fleet.devices, chosen, strict=True))
+            if span is not None and fleet.rate(at, *span) > 0
         }
         best = max(best, largest_flow(fleet, layout)[0])
     return best
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.integers(0, 2**31), st.sampled_from([1.0, 1e-9, 1e12]))
-def test_bounds_are_bounds_and_plans_are_layouts(seed: int, scale: float) -> None:
-    """No layout serves more than the bound, and the plan's flow is one of its own layout."""
-    fleet = fleet_of(seed, scale=scale)
-    plan = serve(fleet)
+def checked(plan: ServingPlan, fleet: Fleet) -> str:
+    """Return what the checker says of a plan and a fleet, as they are written to files."""
+    layout, devices = json.dumps(plan.to_dict()), json.dumps(fleet.to_dict())
+    forms = ("rlinit-serving", "rlinit-fleet")
+    return check.answer(
+        lambda: (check.parse(layout, forms[0], "layout"), check.parse(devices, forms[1], "fleet"), *NONE)
+    )
+
+
+NONE = (None, None)
+
+
+def proves(proof: ServingBound, fleet: Fleet) -> bool:
+    """Return whether the checker finds a bound proven."""
+    said = check.parse(json.dumps(proof.to_dict()), "proof", "proof")
+    data = check.parse(json.dumps(fleet.to_dict()), "rlinit-fleet", "fleet")
+    try:
+        check.refutes(said, check.Fleet(data, fleet.partial))
+    except check.Refuted:
+        return False
+    return True
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(0, 2**31), st.sampled_from([1.0, 1e-9, 1e12]), st.booleans())
+def test_bounds_are_bounds_and_plans_are_layouts(seed: int, scale: float, by_first: bool) -> None:
+    """No layout serves more than any bound, and the checker finds flow and bound proven."""
+    fleet = fleet_of(seed, scale=scale, by_first=by_first)
+    plan = serve(fleet, time_limit_s=0.2)
     best = best_flow(fleet)
-    assert best <= plan.bound * (1 + 1e-9) or plan.status == "infeasible"
+    kinds = fleet.kinds()
+    for proof in (coverage_bound(fleet), priced_bound(fleet, kinds)[0], best_bound(fleet, kinds)[0], plan.proof):
+        assert best <= proof.tokens_per_s
+        assert proves(proof, fleet)
     assert plan.tokens_per_s <= best * (1 + 1e-9)
     if plan.status == "infeasible":
         assert plan.message
         return
     assert plan.tokens_per_s == largest_flow(fleet, plan.spans)[0]
-    assert bound_holds(fleet, plan.bound * (1 + 1e-9))
-    into = {name: sum(rate for (_, b), rate in plan.flow.items() if b == name) for name in plan.spans}
-    out = {name: sum(rate for (a, _), rate in plan.flow.items() if a == name) for name in plan.spans}
-    assert into == pytest.approx(out)
-    for (a, b), rate in plan.flow.items():
-        assert rate <= fleet.links[a, b] * (1 + 1e-9)
+    assert checked(plan, fleet).startswith("VERIFIED (exact)")
 
 
 def test_a_flow_is_what_networkx_says() -> None:
@@ -91,13 +117,11 @@ def test_the_published_layout_is_beaten_and_the_best_is_proven() -> None:
     path = (root or Path("nowhere")) / "serving" / "llama70b-24-unlike.json"
     if not path.exists():
         pytest.skip("the published instances are not at hand")
-    plan = serve(path)
+    plan, fleet = serve(path), load_fleet(path)
     assert plan.status == "optimal"
     assert plan.tokens_per_s == pytest.approx(2045.641, abs=1e-3)
-    fleet = load_fleet(path)
-    assert bound_holds(fleet, plan.bound)
-    assert not bound_holds(fleet, 2045.64)
-    assert coverage_bound(fleet) == plan.bound
+    assert "optimal" in checked(plan, fleet)
+    assert not proves(ServingBound(2045.64), fleet)
 
 
 def rates() -> dict[str, Any]:
@@ -117,7 +141,7 @@ def test_files(tmp_path: Path) -> None:
     plan = serve(path)
     assert plan == serve(rates())
     assert (plan.tokens_per_s, plan.spans) == (5.0, {"a": (0, 2), "b": (2, 3)})
-    assert plan.bound == pytest.approx(20 / 3)
+    assert plan.bound == pytest.approx(5.0, rel=1e-3)
     assert json.loads(json.dumps(plan.to_dict()))["spans"] == {name: list(span) for name, span in plan.spans.items()}
 
 

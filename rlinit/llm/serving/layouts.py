@@ -1,18 +1,14 @@
 """Serving on unlike machines: which layers every device holds, so that the most tokens a second pass.
 
 A device that holds j layers passes c(j) tokens a second, which falls with j. Every device holds one span of layers; a
-request goes from a device to one whose span begins where the last one ended, over links with capacities. What is
-served is the largest flow from the source to the sink.
+request goes from a device to one whose span begins where the last one ended (`Fleet.partial`: or inside it), over links
+with capacities. What is served is the largest flow from the source to the sink.
 
-*Bound.* A flow of F needs every layer on devices that pass F in all, and none passes more of it than F: with c(j) cut
-to what a device's links let in and out, L F <= sum over devices of max over j of j min(c(j), F). Divided by F the right
-side does not grow with F, so that the largest F that satisfies it bounds every layout. `bound_holds` checks it in exact
-fractions.
+*Bound.* See `rlinit.llm.serving.bounds`.
 
-*Search.* Chains of groups: the devices of a group hold the same span, and groups follow each other. A group passes F
-with up to so many layers; which groups the counts of each kind of device allow, to cover most layers, is an integer
-program over compositions of groups, and F is bisected. The flow of the layout is computed with its links; where these
-hold it back, groups change places, and devices of a kind change groups, as long as the flow grows.
+*Search.* `rlinit.llm.serving.sweeping` lays spans that pass a rate, and the rate is bisected between the flow of the
+best layout and the bound, with wider and wider beams. Where links of single devices hold the flow back, devices
+exchange spans as long as it grows.
 
 References
 ----------
@@ -21,106 +17,63 @@ Mei et al.: Helix, ASPLOS 2025 (the problem, as a program on a commercial solver
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from fractions import Fraction
-from itertools import combinations, product
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import networkx as nx
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.errors import InvalidConfig
-from rlinit.limits import check_number
+from rlinit.llm.serving.bounds import ServingBound, best_bound, covers_of, ways_of
+from rlinit.llm.serving.fleets import SINK, SOURCE, Fleet, Kinds, load_fleet
+from rlinit.llm.serving.sweeping import Sweep, sweep_spans
 from rlinit.plan import OPTIMALITY_TOLERANCE
 
-__all__ = ["Fleet", "ServingPlan", "bound_holds", "load_fleet", "serve"]
+__all__ = ["ServingPlan", "largest_flow", "serve"]
 
-SOURCE, SINK = "source", "sink"
+Spans = dict[str, tuple[int, int]]
+"""Device -> (first layer, the one after its last)."""
 
-Groups = list[tuple[int, list[int]]]
-"""(most layers, members) of each group of a chain."""
+Flow = dict[tuple[str, str], float]
+"""(from, to) -> tokens a second."""
 
-_STEPS = 50
-"""Bisections of the rate: what is left of the interval is below a double's rounding."""
+_WIDTHS = (16, 64, 256)
+"""States of a front, by turns: narrow sweeps tell in a tenth of a second how far the rate goes."""
 
-_MOST_COMPOSITIONS = 20_000
-"""Compositions of groups up to which those of all kinds are tried; else those of two kinds, then of one."""
+_STEPS = 2000
+"""Steps of the rate that flows are counted in."""
+
+_WAYS, _SPREAD = 7, 0.15
+"""Prices that states are ranked by: those of the bound, and some at this standard deviation (of logarithms) around."""
+
+_CLOSE = 1e-3
+"""Relative difference of rates down to which they are bisected."""
+
+_FIRST_STEP, _STEP_GROWTH, _MOST_STEP = 0.01, 2.5, 1e6
+"""How far below the bound the first sweep is, of the bound; by how much the next is further; where that ends."""
+
+_BALANCES = (0.1, 0.03, 0.0)
+"""Ranks of what networks lack (`Sweep.balance`): on fleets with links of 5 to 200% of the rate each is best on some."""
+
+_APART_SHARE = 0.25
+"""Of the time, for networks by themselves."""
 
 _TRIES = 2000
-"""Changes of places that are tried at most."""
+"""Layouts that are tried at most after the sweeps."""
 
-_PROGRAM_S = 1.0
-"""Seconds of a program that covers layers by groups."""
-
-_ROUNDING = 1e-12
-"""Relative room of a bound above the root of its inequality."""
+_ENOUGH, _EXCHANGES = 0.6, 0.6
+"""Probability that no more devices change than so far, and that two exchange spans rather than one taking another."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fleet:
-    """Devices that serve a model, by rates.
+class Layout(NamedTuple):
+    """Spans, the largest flow of them, and what it sends over each link."""
 
-    Parameters
-    ----------
-    layers
-        Of the model.
-    devices
-        Their names.
-    rates
-        (d, L + 1) tokens a second that each passes when it holds j layers, 0 where it cannot.
-    links
-        (from, to) -> tokens a second; ``source`` and ``sink`` are ends. Without a link nothing passes.
-
-    Raises
-    ------
-    InvalidConfig
-        Names that are taken twice, a rate that grows with the layers held, or a device that holds no layer.
-    """
-
-    layers: int
-    devices: tuple[str, ...]
-    rates: FloatArray
-    links: Mapping[tuple[str, str], float] = field(repr=False)
-
-    def __post_init__(self) -> None:
-        if len(set(self.devices)) < len(self.devices) or {SOURCE, SINK} & set(self.devices):
-            raise InvalidConfig(f"devices: expected different names, none of them {SOURCE!r} or {SINK!r}")
-        for name, row in zip(self.devices, self.rates, strict=True):
-            if not row[1:].any():
-                raise InvalidConfig(f"device {name!r}: it cannot hold one layer; leave it out")
-            grows = np.flatnonzero(row[2:] > row[1:-1]) + 2
-            if len(grows):
-                j = int(grows[0])
-                raise InvalidConfig(
-                    f"device {name!r}: with {j} layers it passes {row[j]:g} tokens a second, more than with {j - 1}; "
-                    "expected rates that do not grow with the layers held"
-                )
-
-    @property
-    def kinds(self) -> dict[tuple[float, ...], list[int]]:
-        """Rates -> the devices that have them, with what their links let through taken off."""
-        found: dict[tuple[float, ...], list[int]] = {}
-        for at, row in enumerate(self.limited_rates):
-            found.setdefault(tuple(row.tolist()), []).append(at)
-        return found
-
-    @property
-    def limited_rates(self) -> FloatArray:
-        """(d, L + 1) rates cut to what the links of each device let in and out."""
-        through = [
-            min(
-                math.fsum(rate for (_, end), rate in self.links.items() if end == name),
-                math.fsum(rate for (start, _), rate in self.links.items() if start == name),
-            )
-            for name in self.devices
-        ]
-        return np.asarray(np.minimum(self.rates, np.array(through)[:, None]))
+    spans: Spans
+    value: float
+    flow: Flow
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,99 +84,64 @@ class ServingPlan:
     ----------
     status
         ``optimal``, ``feasible``, or ``infeasible``: the devices together cannot hold the layers, or links are missing.
-    tokens_per_s, bound
-        Of the flow, and of every layout.
+    tokens_per_s
+        Of the flow.
+    proof
+        What no layout serves, and why.
     spans
         Device -> (first layer, the one after its last); devices that are not used are not named.
     flow
         (from, to) -> tokens a second on each link that is used; what a front end deals requests by.
+    partial
+        Whether devices are entered inside their spans, too.
     message
         What is missing where nothing can be served.
     """
 
     status: Literal["optimal", "feasible", "infeasible"]
     tokens_per_s: float
-    bound: float
+    proof: ServingBound
     spans: Mapping[str, tuple[int, int]]
     flow: Mapping[tuple[str, str], float]
+    partial: bool = False
     message: str = ""
+
+    @property
+    def bound(self) -> float:
+        """Tokens a second that no layout serves more than."""
+        return self.proof.tokens_per_s
 
     def to_dict(self) -> dict[str, Any]:
         """Return what JSON can say."""
         return {
+            "format": "rlinit-serving",
+            "version": 1,
             "status": self.status,
             "tokens_per_s": self.tokens_per_s,
             "bound": self.bound,
             "spans": {name: list(span) for name, span in self.spans.items()},
             "flow": [{"from": a, "to": b, "tokens_per_s": rate} for (a, b), rate in self.flow.items()],
+            "partial": self.partial,
+            "proof": self.proof.to_dict(),
             "message": self.message,
         }
 
 
-def load_fleet(source: str | Path | Mapping[str, Any]) -> Fleet:
-    """Return a fleet from JSON: ``layers``, ``devices`` with ``tokens_per_s_by_layers_held``, and ``links``.
-
-    Parameters
-    ----------
-    source
-        The file, or what it holds.
-
-    Raises
-    ------
-    InvalidConfig
-        A file that cannot be read, a missing field, or a value that makes no sense; the message names it.
-    """
-    if isinstance(source, Mapping):
-        data: Any = source
-    else:
-        try:
-            data = json.loads(Path(source).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, ValueError, RecursionError) as problem:
-            raise InvalidConfig(f"cannot read {source}: {problem}") from None
-    try:
-        layers, rows, links = data["layers"], list(data["devices"]), list(data["links"])
-    except (KeyError, TypeError) as problem:
-        raise InvalidConfig(f"rates: {problem} is missing; expected layers, devices and links") from None
-    if isinstance(layers, bool) or not isinstance(layers, int) or layers < 1:
-        raise InvalidConfig(f"rates: layers is {layers!r}; expected a whole number >= 1")
-    rates = np.zeros((len(rows), layers + 1))
-    for at, row in enumerate(rows):
-        for text, rate in _field(row, "tokens_per_s_by_layers_held").items():
-            what = f"device {_field(row, 'name')!r}: the rate with {text} layers"
-            if not str(text).isdecimal() or int(text) < 1:
-                raise InvalidConfig(f"{what}: expected a number of layers from 1 on")
-            if int(text) <= layers:
-                rates[at, int(text)] = check_number(what, rate, InvalidConfig)
-    names = tuple(str(_field(row, "name")) for row in rows)
-    found: dict[tuple[str, str], float] = {}
-    for link in links:
-        pair = str(_field(link, "from")), str(_field(link, "to"))
-        unknown = next((end for end in pair if end not in (*names, SOURCE, SINK)), None)
-        if unknown is not None:
-            raise InvalidConfig(f"link {pair[0]} -> {pair[1]}: there is no device {unknown!r}")
-        rate = check_number(f"link {pair[0]} -> {pair[1]}: tokens_per_s", _field(link, "tokens_per_s"), InvalidConfig)
-        found[pair] = found.get(pair, 0.0) + rate
-    return Fleet(layers, names, rates, found)
-
-
-def _field(row: Any, name: str) -> Any:
-    """Return a field of a row of the file."""
-    if not isinstance(row, Mapping) or name not in row:
-        raise InvalidConfig(f"rates: {name!r} is missing in {row!s:.60}")
-    return row[name]
-
-
-def serve(rates: Fleet | str | Path | Mapping[str, Any], *, time_limit_s: float = 10.0, seed: int = 0) -> ServingPlan:
+def serve(
+    rates: Fleet | str | Path | Mapping[str, Any], *, partial: bool = False, time_limit_s: float = 10.0, seed: int = 0
+) -> ServingPlan:
     """Return a layout that serves much, its flow, and a bound on all layouts.
 
     Parameters
     ----------
     rates
         A fleet, or what `load_fleet` takes.
+    partial
+        Whether a request may enter a device inside its span; see `Fleet`.
     time_limit_s
-        Of the search for places where links hold the flow back.
+        Of the search.
     seed
-        Of that search.
+        Of the search.
 
     Raises
     ------
@@ -231,60 +149,26 @@ def serve(rates: Fleet | str | Path | Mapping[str, Any], *, time_limit_s: float 
         As for `load_fleet`.
     """
     fleet = rates if isinstance(rates, Fleet) else load_fleet(rates)
-    bound = coverage_bound(fleet)
-    groups = _best_groups(fleet, bound)
-    if not groups:
-        most = int(sum(np.flatnonzero(row).max(initial=0) for row in fleet.limited_rates))
+    fleet = replace(fleet, partial=True) if partial else fleet
+    kinds = fleet.kinds()
+    bound, prices = best_bound(fleet, kinds)
+    _swept(fleet, kinds, prices[None], max(bound.tokens_per_s, 1.0), 1, 0.0)  # kernels compile before the clock starts
+    rng, budget = np.random.default_rng(seed), Budget(time_limit_s)
+    best = _searched(fleet, kinds, prices, bound.tokens_per_s, budget, rng)
+    if not best.value:
+        most = sum(
+            int(np.nonzero(rates)[1].max(initial=0)) * n for rates, n in zip(kinds.rates, kinds.counts, strict=True)
+        )
         said = f"the devices hold {most} layers together, {fleet.layers} are needed"
-        said = said if most < fleet.layers else "no chain of groups of devices covers the layers over its links"
-        return ServingPlan("infeasible", 0.0, bound if most >= fleet.layers else 0.0, {}, {}, said)
-    spans, value, flow = _placed(fleet, groups, bound, Budget(time_limit_s), np.random.default_rng(seed))
-    closed = value >= bound * (1 - OPTIMALITY_TOLERANCE)
-    return ServingPlan("optimal" if closed else "feasible", value, bound, spans, flow)
+        said = said if most < fleet.layers else "no layout was found that covers the layers over the links there are"
+        return ServingPlan(
+            "infeasible", 0.0, bound if most >= fleet.layers else ServingBound(0.0), {}, {}, fleet.partial, said
+        )
+    closed = best.value >= bound.tokens_per_s * (1 - OPTIMALITY_TOLERANCE)
+    return ServingPlan("optimal" if closed else "feasible", best.value, bound, best.spans, best.flow, fleet.partial)
 
 
-def coverage_bound(fleet: Fleet) -> float:
-    """Return the rate that no layout exceeds: of the root of the inequality above, rounded up.
-
-    Parameters
-    ----------
-    fleet
-        Devices, rates and links.
-    """
-    rates, held = fleet.limited_rates[:, 1:], np.arange(1.0, fleet.layers + 1)
-    low, high = 0.0, float(rates.max(axis=1).sum())
-    for _ in range(4 * _STEPS):
-        middle = 0.5 * (low + high)
-        covered = (held * np.minimum(rates, middle)).max(axis=1).sum()
-        low, high = (middle, high) if covered >= fleet.layers * middle else (low, middle)
-        if high - low <= _ROUNDING * high:
-            break
-    bound = high * (1 + _ROUNDING)
-    while not bound_holds(fleet, bound):  # rounding of sums
-        bound *= 1 + _ROUNDING
-    return bound
-
-
-def bound_holds(fleet: Fleet, bound: float) -> bool:
-    """Return whether a rate is refuted for every layout by coverage, in exact fractions.
-
-    Parameters
-    ----------
-    fleet
-        Devices, rates and links, all taken as the numbers they are.
-    bound
-        Tokens a second; so much and more is refuted.
-    """
-    rate, total = Fraction(bound), Fraction(0)
-    for name, row in zip(fleet.devices, fleet.rates.tolist(), strict=True):
-        into = sum((Fraction(cap) for (_, end), cap in fleet.links.items() if end == name), Fraction(0))
-        out = sum((Fraction(cap) for (start, _), cap in fleet.links.items() if start == name), Fraction(0))
-        most = min(into, out, rate)
-        total += max((j * min(Fraction(c), most) for j, c in enumerate(row) if c > 0), default=Fraction(0))
-    return total < fleet.layers * rate
-
-
-def largest_flow(fleet: Fleet, spans: Mapping[str, tuple[int, int]]) -> tuple[float, dict[tuple[str, str], float]]:
+def largest_flow(fleet: Fleet, spans: Mapping[str, tuple[int, int]]) -> tuple[float, Flow]:
     """Return the largest flow of a layout and what it sends over each link.
 
     Parameters
@@ -298,148 +182,136 @@ def largest_flow(fleet: Fleet, spans: Mapping[str, tuple[int, int]]) -> tuple[fl
     network.add_nodes_from([SOURCE, SINK])
     index = {name: at for at, name in enumerate(fleet.devices)}
     for name, (start, end) in spans.items():
-        network.add_edge((name, "in"), (name, "out"), capacity=float(fleet.rates[index[name], end - start]))
+        network.add_edge((name, "in"), (name, "out"), capacity=fleet.rate(index[name], start, end))
+    ends = {SOURCE: (0, 0), SINK: (fleet.layers, fleet.layers + 1)} | dict(spans)
     for (a, b), rate in fleet.links.items():
-        before = 0 if a == SOURCE else spans[a][1] if a in spans else -1
-        after = fleet.layers if b == SINK else spans[b][0] if b in spans else -2
-        if before == after:
+        if rate > 0 and a in ends and b in ends and fleet.follows(ends[a], ends[b]):
             network.add_edge(a if a == SOURCE else (a, "out"), b if b == SINK else (b, "in"), capacity=rate)
     value, sent = nx.maximum_flow(network, SOURCE, SINK)
     flow = {}
     for a, row in sent.items():
         for b, rate in row.items():
-            ends = (a if a == SOURCE else a[0]), (b if b == SINK else b[0])
-            if rate > 0 and ends[0] != ends[1]:
-                flow[ends] = float(rate)
+            pair = (a if a == SOURCE else a[0]), (b if b == SINK else b[0])
+            if rate > 0 and pair[0] != pair[1]:
+                flow[pair] = float(rate)
     return float(value), flow
 
 
-def _placed(
-    fleet: Fleet, groups: Groups, bound: float, budget: Budget, rng: np.random.Generator
-) -> tuple[dict[str, tuple[int, int]], float, dict[tuple[str, str], float]]:
-    """Return spans of groups in places where links let most through, the flow, and what goes over each link."""
-
-    def spans_of(some: Groups) -> dict[str, tuple[int, int]]:
-        found: dict[str, tuple[int, int]] = {}
-        start = 0
-        for end, members in _ends(some, fleet.layers):
-            found |= {fleet.devices[at]: (start, end) for at in members}
-            start = end
-        return found
-
-    spans = spans_of(groups)
-    value, flow = largest_flow(fleet, spans)
-    within = min(float(fleet.rates[members, most].sum()) for most, members in groups)
-    tries = _TRIES if len(groups) > 1 and value < within * (1 - OPTIMALITY_TOLERANCE) else 0
-    for _ in range(tries):
-        if budget.expired or value >= min(bound, within) * (1 - OPTIMALITY_TOLERANCE):
-            break
-        a, b = sorted(rng.choice(len(groups), 2, replace=False).tolist())
-        other = list(groups)
-        if rng.random() < 0.5:
-            other[a], other[b] = other[b], other[a]
-        else:
-            one, two = (int(rng.integers(len(groups[at][1]))) for at in (a, b))
-            if (fleet.rates[groups[a][1][one]] != fleet.rates[groups[b][1][two]]).any():
-                continue
-            first, second = list(groups[a][1]), list(groups[b][1])
-            first[one], second[two] = second[two], first[one]
-            other[a], other[b] = (groups[a][0], first), (groups[b][0], second)
-        tried = spans_of(other)
-        found, sent = largest_flow(fleet, tried)
-        if found >= value:
-            groups, spans, value, flow = other, tried, found, sent
-    return spans, value, flow
+def _searched(
+    fleet: Fleet, kinds: Kinds, prices: FloatArray, bound: float, budget: Budget, rng: np.random.Generator
+) -> Layout:
+    """Return the best layout found."""
+    ways = prices * np.exp(rng.normal(0.0, _SPREAD, (_WAYS, len(prices))))
+    ways = np.vstack([prices, ways / (ways @ kinds.counts)[:, None]])
+    best = _apart(fleet, budget, rng) if kinds.networks.any() else Layout({}, 0.0, {})
+    balances = _BALANCES if kinds.networks.any() else (0.0,)
+    took_s = 0.0
+    for width in _WIDTHS:
+        high, step = bound, _FIRST_STEP
+        while high - best.value > _CLOSE * bound and budget.remaining_s > took_s and step < _MOST_STEP:
+            rate = max(0.5 * (best.value + high), bound * (1 - step)) if step < 1 else 0.5 * high
+            began = budget.remaining_s
+            for balance in balances:
+                spans = _swept(fleet, kinds, ways, rate, width, balance)
+                found = Layout(spans, *largest_flow(fleet, spans))
+                best = max(best, found, key=_value)
+                if found.value >= rate or budget.expired:
+                    break
+            took_s = began - budget.remaining_s
+            if best.value < rate:
+                high, step = rate, step * _STEP_GROWTH
+    return best if len(np.unique(_pair_rates(fleet))) <= 2 else _exchanged(fleet, best, bound, budget, rng)
 
 
-# -- chains of groups --------------------------------------------------------------------------------------------
+def _value(layout: Layout) -> float:
+    return layout.value
 
 
-def _best_groups(fleet: Fleet, bound: float) -> Groups:
-    """Return the groups of a chain that passes most, links between groups aside; none where no chain covers."""
-    kinds = fleet.kinds
-    rows, counts = np.array(list(kinds)), [len(members) for members in kinds.values()]
-    compositions = _compositions(counts)
-    best: IntArray | None = None
-    low, high = 0.0, bound
-    for step in range(_STEPS):
-        rate = float(np.nextafter(0.0, 1.0)) if step == 0 else 0.5 * (low + high)
-        chosen = _cover(compositions, rows, counts, rate, fleet.layers)
-        if chosen is None:
-            high = rate
-            if step == 0:
-                return []
-        else:
-            best = chosen
-            held = _most_layers(compositions[best], rows, rate)
-            passed = [float(used @ rows[:, j]) for used, j in zip(compositions[best], held, strict=True)]
-            low = max(low, rate, min(passed))
-        if high - low <= _ROUNDING * high:
-            break
-    assert best is not None
-    left = [list(members) for members in kinds.values()]
-    groups = []
-    for used, most in zip(compositions[best], _most_layers(compositions[best], rows, low), strict=True):
-        members = [left[kind].pop() for kind, count in enumerate(used) for _ in range(int(count))]
-        groups.append((int(most), members))
-    return groups
+def _apart(fleet: Fleet, budget: Budget, rng: np.random.Generator) -> Layout:
+    """Return the best layouts of networks that each serve by themselves."""
+    networks = fleet.networks()
+    spans: Spans = {}
+    share_s = _APART_SHARE * budget.remaining_s / int(networks.max() + 1)
+    for number in range(int(networks.max()) + 1):
+        part = fleet.part([int(at) for at in np.flatnonzero(networks == number)])
+        kinds = part.kinds()
+        bound, prices = best_bound(part, kinds)
+        spans |= _searched(part, kinds, prices, bound.tokens_per_s, Budget(share_s), rng).spans
+    return Layout(spans, *largest_flow(fleet, spans))
 
 
-def _compositions(counts: list[int]) -> IntArray:
-    """Return (q, kinds) how many devices of each kind a group may have."""
-    if math.prod(count + 1 for count in counts) <= _MOST_COMPOSITIONS:
-        return np.array([used for used in product(*(range(count + 1) for count in counts)) if any(used)])
-    return np.array(list(_of_two_kinds(counts)))
-
-
-def _of_two_kinds(counts: list[int]) -> Iterator[list[int]]:
-    for at, count in enumerate(counts):
-        for used in range(1, count + 1):
-            yield [used if kind == at else 0 for kind in range(len(counts))]
-    for (a, first), (b, second) in combinations(enumerate(counts), 2):
-        for one, other in product(range(1, first + 1), range(1, second + 1)):
-            yield [one if kind == a else other if kind == b else 0 for kind in range(len(counts))]
-
-
-def _most_layers(compositions: IntArray, rows: FloatArray, rate: float) -> IntArray:
-    """Return (q,) the most layers that each group holds while it passes the rate; 0 where it passes it with none."""
-    passes = compositions @ rows >= rate * (1 - _ROUNDING)
-    passes[:, 0] = False
-    return np.asarray(np.where(passes.any(axis=1), passes.shape[1] - 1 - np.argmax(passes[:, ::-1], axis=1), 0))
-
-
-def _cover(compositions: IntArray, rows: FloatArray, counts: list[int], rate: float, layers: int) -> IntArray | None:
-    """Return groups, as rows of the compositions, that pass a rate and cover the layers; None where none do."""
-    from scipy.optimize import Bounds, LinearConstraint, milp
-
-    held = _most_layers(compositions, rows, rate)
-    kept = np.flatnonzero(held)
-    if not len(kept):
-        return None
-    used, have = compositions[kept], np.array(counts)
-    most = np.where(used > 0, have // np.maximum(used, 1), layers).min(axis=1)
-    found = milp(
-        -held[kept].astype(float),
-        constraints=LinearConstraint(used.T.astype(float), ub=have.astype(float)),
-        integrality=np.ones(len(kept), np.int64),
-        bounds=Bounds(0, most.astype(float)),
-        options={"time_limit": _PROGRAM_S, "mip_rel_gap": 0.0},
+def _swept(fleet: Fleet, kinds: Kinds, prices: FloatArray, rate: float, width: int, balance: float) -> Spans:
+    """Return spans that pass a rate, links of single devices aside; none where none were found."""
+    unit = rate / _STEPS
+    weights = np.minimum(np.floor(kinds.rates * (1 + 1e-12) / unit), _STEPS).astype(np.int64)
+    most = int(np.flatnonzero(weights.any(axis=(0, 1))).max(initial=0))
+    if not most:
+        return {}
+    all_ways, classes = ways_of(kinds, fleet.sizes if fleet.sizes is not None else np.ones(fleet.layers))
+    covers = np.empty((len(prices), len(all_ways), _STEPS + 1))
+    for m, row in enumerate(prices):
+        for c, ways in enumerate(all_ways):
+            steps = np.minimum(np.floor(ways.rates * (1 + 1e-12) / unit), _STEPS).astype(np.int64)
+            covers[m, c] = covers_of(ways, kinds.counts, row, steps, _STEPS)[0]
+    if not np.isfinite(covers).all():
+        return {}
+    found = sweep_spans(
+        Sweep(
+            weights[:, :, 1 : most + 1].copy(),
+            kinds.counts,
+            kinds.networks,
+            _crossing(fleet, unit),
+            prices,
+            covers,
+            classes,
+            balance,
+        ),
+        width,
     )
-    if found.x is None:
-        return None
-    times = np.round(found.x).astype(np.int64)
-    if int(times @ held[kept]) < layers or (times @ used > have).any():
-        return None
-    return np.asarray(np.repeat(kept, times))
+    spans: Spans = {}
+    left = [list(members) for members in kinds.members]
+    for kind, start, held in found.tolist():
+        spans[fleet.devices[left[kind].pop()]] = (start, start + held)
+    return spans
 
 
-def _ends(groups: Groups, layers: int) -> Iterator[tuple[int, list[int]]]:
-    """Yield (end, members) of spans that cover the layers; what groups could hold beyond is taken off the last ones."""
-    start = 0
-    for at, (most, members) in enumerate(groups):
-        rest = len(groups) - at - 1
-        size = min(most, layers - start - rest) if layers - start > rest else 0
-        if size < 1:
-            return
-        start += size
-        yield start, members
+def _pair_rates(fleet: Fleet) -> FloatArray:
+    """Return (d, d) rates of links between devices; none from a device to itself."""
+    index = {name: at for at, name in enumerate(fleet.devices)}
+    rates = np.zeros((len(index), len(index)))
+    for (start, end), rate in fleet.links.items():
+        if start != SOURCE and end != SINK:
+            rates[index[start], index[end]] = rate
+    np.fill_diagonal(rates, np.nan)
+    return rates
+
+
+def _crossing(fleet: Fleet, unit: float) -> IntArray:
+    """Return (n + 1, n) steps that the median link lets from a device of a network to one of another, or the source."""
+    networks, rates = fleet.networks(), _pair_rates(fleet)
+    count = int(networks.max()) + 1
+    found = np.full((count + 1, count), _STEPS)
+    for a in range(count):
+        for b in range(count):
+            block = rates[np.ix_(networks == a, networks == b)]
+            found[a, b] = min(_STEPS, int(np.nanmedian(block) / unit)) if block.size > 1 or a != b else 0
+    return found
+
+
+def _exchanged(fleet: Fleet, best: Layout, bound: float, budget: Budget, rng: np.random.Generator) -> Layout:
+    """Return a layout after devices exchanged spans or took others, as long as the flow does not fall."""
+    for _ in range(_TRIES):
+        if budget.expired or best.value >= bound * (1 - _CLOSE):
+            break
+        spans = dict(best.spans)
+        for _ in range(int(rng.geometric(_ENOUGH))):
+            one, two = (fleet.devices[at] for at in rng.integers(len(fleet.devices), size=2))
+            if rng.random() < _EXCHANGES:
+                held = spans.pop(one, None), spans.pop(two, None)
+                spans |= {name: span for name, span in zip((two, one), held, strict=True) if span is not None}
+            else:
+                start, end = sorted(rng.choice(fleet.layers + 1, 2, replace=False).tolist())
+                spans[one] = start, end
+        if all(fleet.rate(fleet.devices.index(name), *span) > 0 for name, span in spans.items()):
+            best = max(Layout(spans, *largest_flow(fleet, spans)), best, key=_value)
+    return best

@@ -1,0 +1,301 @@
+"""Bounds on what any layout serves, with the numbers that prove them.
+
+*Coverage.* A flow of F needs every layer on devices that pass F in all, and none passes more of it than F. For sizes w
+of the layers and a device that passes c(S) when it holds the span S,
+
+    F sum over layers of w  <=  sum over devices of max over S of w(S) min(c(S), F).
+
+Divided by F the right side does not grow with F, so that the largest F that satisfies it bounds every layout.
+
+*Prices.* Devices are whole: those that hold a layer pass F only if their c(S) add up to it. Let a device cost p >= 0,
+and each of the layers that it holds the share w / w(S) of that. Then every layout that serves F has
+
+    sum over layers of K(F)  <=  sum over devices of p,
+
+with K(F) the least cost of devices, one span each, whose rates add up to F: a knapsack, solved on a grid onto which
+rates are rounded up. The prices are a linear program's, whose rows are the knapsacks so far (Gilmore and Gomory).
+
+*Networks.* A request that is served inside one network is bounded by that network; the others go over links between
+networks: F <= sum over networks of their bounds + sum of the rates of links between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rlinit.arrays import FloatArray, IntArray
+from rlinit.errors import SolverFailure
+from rlinit.llm.serving.fleets import SINK, SOURCE, Fleet, Kinds
+from rlinit.llm.serving.sweeping import least_covers, used_units
+
+_BISECTIONS = 200
+"""Of a rate: what is left of the interval is below a double's rounding."""
+
+_ROUNDING = 1e-12
+"""Relative room of a bound above the root of its inequality."""
+
+_SURE = 1e-9
+"""Share of all prices by which the least costs have to exceed them: rounding of their sums is far below."""
+
+_STEPS, _FINE_STEPS = 1000, 10_000
+"""Steps of the grid while prices are looked for, and for the bound that they prove."""
+
+_FINE_BISECTIONS = 12
+"""Of the rate between two steps of the coarse grid, on the fine one."""
+
+_ROUNDS = 200
+"""Knapsacks of a linear program at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServingBound:
+    """A rate, the least that no layout serves by some proof, and the numbers of the proof.
+
+    Parameters
+    ----------
+    tokens_per_s
+        So much and more is refuted.
+    prices
+        Device -> its price; empty where coverage proves it.
+    steps
+        Of the grid of the knapsacks.
+    parts
+        Where networks are bounded each by itself: their devices and bounds.
+    sizes
+        Of the layers, where they are not alike.
+    """
+
+    tokens_per_s: float
+    prices: Mapping[str, float] = field(default_factory=dict)
+    steps: int = 0
+    parts: tuple[tuple[tuple[str, ...], ServingBound], ...] = ()
+    sizes: tuple[float, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the proof as what JSON can say."""
+        if self.parts:
+            parts = [{"devices": list(names)} | proof.to_dict() for names, proof in self.parts]
+            return {"kind": "networks", "bound": self.tokens_per_s, "parts": parts}
+        said: dict[str, Any] = {"kind": "prices" if self.prices else "coverage", "bound": self.tokens_per_s}
+        said |= {"steps": self.steps, "prices": dict(self.prices)} if self.prices else {}
+        return said | ({"sizes": list(self.sizes)} if self.sizes else {})
+
+
+class Ways(NamedTuple):
+    """How the devices can hold a layer of one class.
+
+    Parameters
+    ----------
+    starts
+        (K + 1,) where the ways of a kind start.
+    rates, units
+        Tokens a second, and share of the device's price. None passes less than another of its kind that costs as much.
+    layers
+        How many there are of the class.
+    """
+
+    starts: IntArray
+    rates: FloatArray
+    units: FloatArray
+    layers: int
+
+
+def best_bound(fleet: Fleet, kinds: Kinds) -> tuple[ServingBound, FloatArray]:
+    """Return the least of the bounds above, and (K,) prices of the kinds, which sum to 1 over all devices.
+
+    Parameters
+    ----------
+    fleet, kinds
+        Devices, rates and links.
+    """
+    priced, prices = priced_bound(fleet, kinds)
+    found, networks = min(coverage_bound(fleet), priced, key=_rate), fleet.networks()
+    at = dict(zip(fleet.devices, networks.tolist(), strict=True)) | {SOURCE: None, SINK: None}
+    crossing = sum(rate for (a, b), rate in fleet.links.items() if None not in (at[a], at[b]) and at[a] != at[b])
+    if networks.max() > 0 and crossing < found.tokens_per_s:
+        parts = []
+        for number in range(int(networks.max()) + 1):
+            part = fleet.part([int(one) for one in np.flatnonzero(networks == number)])
+            parts.append((part.devices, min(coverage_bound(part), priced_bound(part, part.kinds())[0], key=_rate)))
+        total = (sum(proof.tokens_per_s for _, proof in parts) + crossing) * (1 + _ROUNDING)
+        found = min(found, ServingBound(total, parts=tuple(parts)), key=_rate)
+    return found, prices
+
+
+def _rate(bound: ServingBound) -> float:
+    return bound.tokens_per_s
+
+
+def coverage_bound(fleet: Fleet) -> ServingBound:
+    """Return the root of the inequality of coverage, rounded up.
+
+    Parameters
+    ----------
+    fleet
+        Devices, rates and links.
+    """
+    kinds, sizes = fleet.kinds(), _sizes(fleet)
+    held = _span_sizes(sizes)
+    low, high = 0.0, float((kinds.counts * kinds.rates.max(axis=(1, 2))).sum())
+    for _ in range(_BISECTIONS):
+        middle = 0.5 * (low + high)
+        covered = float(kinds.counts @ (held * np.minimum(kinds.rates, middle)).max(axis=(1, 2)))
+        low, high = (middle, high) if covered * (1 + _ROUNDING) >= sizes.sum() * middle else (low, middle)
+        if high - low <= _ROUNDING * high:
+            break
+    return ServingBound(high * (1 + 4 * _ROUNDING), sizes=_told(fleet))
+
+
+def _sizes(fleet: Fleet) -> FloatArray:
+    return np.ones(fleet.layers) if fleet.sizes is None else fleet.sizes
+
+
+def _told(fleet: Fleet) -> tuple[float, ...]:
+    return () if fleet.sizes is None else tuple(fleet.sizes.tolist())
+
+
+def _span_sizes(sizes: FloatArray) -> FloatArray:
+    """Return (L, L + 1) size of j layers from a first one on."""
+    before = np.concatenate([[0.0], np.cumsum(sizes)])
+    ends = np.minimum(np.arange(len(sizes))[:, None] + np.arange(len(sizes) + 1), len(sizes))
+    return np.asarray(before[ends] - before[:-1, None])
+
+
+def ways_of(kinds: Kinds, sizes: FloatArray) -> tuple[list[Ways], IntArray]:
+    """Return how layers of each class can be held, and the class of each layer: those of one size are alike.
+
+    Parameters
+    ----------
+    kinds
+        Devices and rates.
+    sizes
+        (L,) of the layers.
+    """
+    _, classes = np.unique(sizes, return_inverse=True)
+    held, layers = _span_sizes(sizes), len(sizes)
+    start, count = np.arange(layers)[:, None], np.arange(layers + 1)
+    found = []
+    for one in range(int(classes.max()) + 1):
+        of_class = np.concatenate([[0], np.cumsum(classes == one)])
+        ends = np.minimum(start + count, layers)
+        has = (of_class[ends] > of_class[:-1, None]) & (start + count <= layers)
+        size = float(sizes[classes == one][0])
+        starts, rates, units = [0], [], []
+        for table in kinds.rates:
+            passed, cost = table[has & (table > 0)], size / held[has & (table > 0)]
+            order = np.lexsort((-passed, cost))
+            best = np.maximum.accumulate(passed[order])
+            kept = order[np.concatenate([[True], best[1:] > best[:-1]])] if len(order) else order
+            rates += passed[kept].tolist()
+            units += cost[kept].tolist()
+            starts.append(len(rates))
+        found.append(Ways(np.array(starts), np.array(rates), np.array(units), int((classes == one).sum())))
+    return found, classes
+
+
+def covers_of(
+    ways: Ways, counts: IntArray, prices: FloatArray, weights: IntArray, steps: int
+) -> tuple[FloatArray, Any]:
+    """Return (G + 1,) least cost of so many steps in a layer, and the choice of it.
+
+    Parameters
+    ----------
+    ways, counts, prices
+        Of a class of layers; devices of each kind, and the price of one.
+    weights
+        Steps that each way passes.
+    steps
+        Of the grid.
+    """
+    choice, taken = np.zeros((int(counts.sum()), steps + 1), np.int64), np.zeros((len(counts), steps + 1), np.int64)
+    least = np.empty(steps + 1)
+    least_covers(ways.starts, weights, ways.units, counts, prices, choice, taken, least)
+    return least, (choice, taken)
+
+
+def priced_bound(fleet: Fleet, kinds: Kinds) -> tuple[ServingBound, FloatArray]:
+    """Return the bound by prices, and (K,) prices of the kinds, which sum to 1 over all devices.
+
+    Parameters
+    ----------
+    fleet, kinds
+        Devices, rates and links.
+    """
+    counts, highest = kinds.counts, coverage_bound(fleet).tokens_per_s
+    prices = np.full(len(counts), 1.0 / counts.sum())
+    if highest <= 0:
+        return ServingBound(0.0), prices
+    all_ways, _ = ways_of(kinds, _sizes(fleet))
+    best, proving, rows = _STEPS, prices, []
+    weights = [steps_of(ways.rates, highest / _STEPS, _STEPS) for ways in all_ways]
+    for _ in range(_ROUNDS):
+        costs, choices = np.zeros(_STEPS + 1), []
+        for ways, steps in zip(all_ways, weights, strict=True):
+            least, choice = covers_of(ways, counts, prices, steps, _STEPS)
+            costs += ways.layers * least
+            choices.append(choice)
+        reached = int(np.flatnonzero(costs <= 1 + _SURE).max())
+        if reached < best:
+            best, proving = reached, prices
+        if best == 0:
+            break
+        row = np.zeros(len(counts))
+        for ways, steps, choice in zip(all_ways, weights, choices, strict=True):
+            row += ways.layers * used_units(ways.starts, steps, ways.units, counts, choice[0], choice[1], best)
+        rows.append(row)
+        cost, prices = _best_prices(np.array(rows), counts)
+        if cost <= 1 + _SURE:
+            break
+    return _refined(kinds, fleet, all_ways, proving, (best * highest / _STEPS, highest)), proving
+
+
+def steps_of(rates: FloatArray, unit: float, steps: int) -> IntArray:
+    """Return rates in units, rounded up, cut to the grid.
+
+    Parameters
+    ----------
+    rates, unit
+        Tokens a second.
+    steps
+        Of the grid.
+    """
+    return np.minimum(np.ceil(rates * (1 + _ROUNDING) / unit), steps).astype(np.int64)
+
+
+def _best_prices(rows: FloatArray, counts: IntArray) -> tuple[float, FloatArray]:
+    """Return the prices of all devices, 1 together, at which the cheapest of some uses costs most, and that cost."""
+    from scipy.optimize import linprog
+
+    most = len(counts)
+    found = linprog(
+        np.append(np.zeros(most), -1.0),
+        A_ub=np.column_stack([-rows, np.ones(len(rows))]), b_ub=np.zeros(len(rows)),
+        A_eq=[[*counts.tolist(), 0.0]], b_eq=[1.0], bounds=[(0, None)] * most + [(None, None)],
+    )  # fmt: skip
+    if found.x is None:
+        raise SolverFailure(f"the linear program of prices ended with {found.message!r}")
+    prices = np.maximum(found.x[:-1], 0.0)
+    return float(found.x[-1]), prices / (prices @ counts)
+
+
+def _refined(
+    kinds: Kinds, fleet: Fleet, all_ways: list[Ways], prices: FloatArray, within: tuple[float, float]
+) -> ServingBound:
+    """Return the least rate between two that prices refute on the fine grid; coverage refutes the higher one."""
+    low, high = within
+    rate = min(high, low + 2 * high / _STEPS)
+    for _ in range(_FINE_BISECTIONS):
+        costs = 0.0
+        for ways in all_ways:
+            weights = steps_of(ways.rates, rate / _FINE_STEPS, _FINE_STEPS)
+            costs += ways.layers * covers_of(ways, kinds.counts, prices, weights, _FINE_STEPS)[0][-1]
+        low, high = (low, rate) if costs > 1 + _SURE else (rate, high)
+        rate = 0.5 * (low + high)
+    if high == within[1]:
+        return ServingBound(high, sizes=_told(fleet))
+    named = {fleet.devices[at]: float(p) for p, members in zip(prices, kinds.members, strict=True) for at in members}
+    return ServingBound(high, named, _FINE_STEPS, sizes=_told(fleet))

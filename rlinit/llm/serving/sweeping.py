@@ -1,0 +1,330 @@
+"""A beam search that lays spans from the first layer to the last, for a rate that is to be passed.
+
+A state is a front: the layer at which flow waits for devices, how much of it in which network, and the flow that
+devices behind the front pass until their spans end. One step puts a device there. Flow that ends at one layer is dealt
+anew to the devices that begin there; between networks no more goes than the links of those devices let through. Rates
+and flows are whole numbers of steps, rates rounded down.
+
+States are ranked by what the rest must cost: for prices of the kinds, each layer needs devices that pass what is
+missing there, which `least_covers` prices, and what is left of the devices is what there is to pay. A state whose rest
+costs more than is left, at any of the prices, leads nowhere.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlinit.arrays import FloatArray, IntArray
+from rlinit.kernels.compiled import njit
+
+_NODES = 1 << 21
+"""Steps of all states that are kept at most; 64 MB."""
+
+_SLACK = 1e-9
+"""Of all prices: rounding of sums by which the rest may cost more than is left."""
+
+_PRIME = np.uint64(1099511628211)
+"""Multiplier of the hashes of states, that of Fowler, Noll and Vo."""
+
+
+class Sweep(NamedTuple):
+    """What a sweep goes by, in steps of the rate.
+
+    Parameters
+    ----------
+    weights
+        (K, L, J) steps that a kind passes from a first layer on, with j + 1 layers.
+    counts, networks
+        (K,) devices of a kind, and the network they are in.
+    crossing
+        (n + 1, n) steps from a device that ends in a network to one that begins; the last row is that of the source.
+    prices
+        (M, K) of a device, in several ways; all devices cost 1 together.
+    covers
+        (M, C, G + 1) least cost of so many steps in a layer of a class.
+    classes
+        (L,) class of each layer.
+    balance
+        What states are ranked behind others by, for each layer's flow that a network lacks devices for.
+    """
+
+    weights: IntArray
+    counts: IntArray
+    networks: IntArray
+    crossing: IntArray
+    prices: FloatArray
+    covers: FloatArray
+    classes: IntArray
+    balance: float
+
+
+class _Front(NamedTuple):
+    """States at one layer, at most W.
+
+    Of n networks, for each of the next layers: the flow in each network, then the devices that end before it; the pools
+    that wait at the front, that of the source last; devices left of each kind.
+    """
+
+    states: NDArray[np.int32]
+    costs: FloatArray
+    scores: FloatArray
+    nodes: IntArray
+    hashes: NDArray[np.uint64]
+    held: IntArray
+
+
+@njit(cache=True, nogil=True)
+def least_covers(
+    starts: IntArray, weights: IntArray, units: FloatArray, counts: IntArray, prices: FloatArray, choice: IntArray,
+    taken: IntArray, least: FloatArray,
+) -> None:  # fmt: skip
+    """Set the least price of devices that pass g steps together, for each g.
+
+    Parameters
+    ----------
+    starts
+        (K + 1,) where the ways of a kind to hold a layer start.
+    weights, units
+        Steps that each way passes, and the share of the device's price that it costs.
+    counts, prices
+        (K,) of the kinds.
+    choice, taken
+        (D, G + 1) way of the last of so many devices, (K, G + 1) devices of a kind: receive the choice.
+    least
+        (G + 1,) receives the prices; inf where the devices do not pass as much.
+    """
+    size = len(least)
+    least[:] = np.inf
+    least[0] = 0.0
+    before, after = np.empty(size), np.empty(size)
+    row = 0
+    for k in range(len(counts)):
+        before[:] = least
+        taken[k] = 0
+        for n in range(counts[k]):
+            after[:] = np.inf
+            for at in range(starts[k], starts[k + 1]):
+                weight, cost = weights[at], prices[k] * units[at]
+                for g in range(size):
+                    found = before[g - weight if g > weight else 0] + cost
+                    if found < after[g]:
+                        after[g] = found
+                        choice[row, g] = at
+            row += 1
+            better = False
+            for g in range(size):
+                if after[g] < least[g]:
+                    least[g] = after[g]
+                    taken[k, g] = n + 1
+                    better = True
+            if not better:
+                row += counts[k] - n - 1
+                break
+            before, after = after, before
+
+
+@njit(cache=True, nogil=True)
+def used_units(
+    starts: IntArray,
+    weights: IntArray,
+    units: FloatArray,
+    counts: IntArray,
+    choice: IntArray,
+    taken: IntArray,
+    goal: int,
+) -> FloatArray:
+    """Return (K,) units of each kind in the choice of `least_covers` for a number of steps.
+
+    Parameters
+    ----------
+    starts, weights, units, counts, choice, taken
+        As there.
+    goal
+        Steps.
+    """
+    used = np.zeros(len(counts))
+    row = counts.sum()
+    for k in range(len(counts) - 1, -1, -1):
+        row -= counts[k]
+        for n in range(taken[k, goal] - 1, -1, -1):
+            at = choice[row + n, goal]
+            used[k] += units[at]
+            goal = max(0, goal - weights[at])
+    return used
+
+
+@njit(cache=True, nogil=True)
+def _put(front: _Front, state: NDArray[np.int32], costs: FloatArray, score: float, node: int) -> bool:
+    """Keep a state where it is new and among the best."""
+    code = np.uint64(0)
+    for value in state.flat:
+        code = (code ^ np.uint64(value + 1)) * _PRIME
+        code ^= code >> np.uint64(29)
+    at = front.held[0]
+    for q in range(at):
+        if front.hashes[q] == code:
+            return False
+    if at == len(front.scores):
+        at = int(np.argmax(front.scores))
+        if front.scores[at] <= score:
+            return False
+    else:
+        front.held[0] += 1
+    front.states[at] = state
+    front.costs[at] = costs
+    front.scores[at], front.nodes[at], front.hashes[at] = score, node, code
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _draw(state: NDArray[np.int32], weight: int, network: int, crossing: IntArray, taken: IntArray) -> int:
+    """Return what a device draws from the pools, of its own network first, and set how much from each."""
+    n = crossing.shape[1]
+    total = 0
+    for turn in range(n + 1):
+        q = network if turn == 0 else turn - 1 if turn <= network else turn
+        most = crossing[q, network] * (state[n + q, 0] if q < n else 1)
+        taken[q] = min(weight - total, state[2 * n, q], most)
+        total += taken[q]
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _place(state: NDArray[np.int32], kind: int, network: int, span: int, flow: int, taken: IntArray, n: int) -> int:
+    """Put a device at the front, and return how many layers the front moves on: 0 while flow waits."""
+    state[network, :span] += flow
+    state[n + network, span] += 1
+    state[2 * n + 1, kind] -= 1
+    waits = 0
+    for q in range(n + 1):
+        state[2 * n, q] -= taken[q]
+        waits += state[2 * n, q]
+    if waits:
+        return 0
+    step = 1
+    while (state[:n, step - 1] == state[:n, step]).all():
+        step += 1
+    state[2 * n, :n] = state[:n, step - 1] - state[:n, step]
+    for o in range(state.shape[1]):
+        for a in range(2 * n):
+            state[a, o] = state[a, o + step] if o + step < state.shape[1] else 0
+    return step
+
+
+@njit(cache=True, nogil=True)
+def _lacking(sweep: Sweep, state: NDArray[np.int32], layer: int) -> float:
+    """Return the price of devices that networks lack to keep the flow that they have to the last layer."""
+    n, num_layers, goal = sweep.crossing.shape[1], len(sweep.classes), sweep.covers.shape[2] - 1
+    total = 0.0
+    for a in range(n):
+        need = (state[a, 0] + state[2 * n, a]) * (num_layers - layer) - state[a].sum()
+        have = 0.0
+        for k in range(len(sweep.counts)):
+            if sweep.networks[k] == a:
+                have += sweep.prices[0, k] * state[2 * n + 1, k]
+        total += max(0.0, need / (num_layers * goal) - have)
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _expand(
+    sweep: Sweep, layer: int, state: NDArray[np.int32], costs: FloatArray, node: int, fronts: list[_Front],
+    here: _Front, nodes: IntArray, used: int,
+) -> int:  # fmt: skip
+    """Put each device with each span at the front of a state; return how many nodes there are then."""
+    n, num_layers, goal = sweep.crossing.shape[1], len(sweep.classes), sweep.covers.shape[2] - 1
+    taken, child, cost = np.zeros(n + 1, np.int64), np.empty_like(state), np.empty_like(costs)
+    missing = goal - state[:n].sum(axis=0)
+    waits = int(state[2 * n, : n + 1].sum())
+    for k in range(len(sweep.counts)):
+        closed = False
+        for span in range(min(sweep.weights.shape[2], num_layers - layer), 0, -1):
+            weight = sweep.weights[k, layer, span - 1]
+            if state[2 * n + 1, k] == 0 or weight == 0:
+                continue
+            flow = _draw(state, weight, sweep.networks[k], sweep.crossing, taken)
+            if flow == waits:  # of spans that take all, the longest, and those that end where others do
+                if closed and missing[span] == missing[span - 1]:
+                    continue
+                closed = True
+            if flow == 0:
+                continue
+            for m in range(len(costs)):
+                cost[m] = costs[m] + sweep.prices[m, k]
+                for o in range(span):
+                    row = sweep.covers[m, sweep.classes[layer + o]]
+                    cost[m] += row[missing[o] - flow] - row[missing[o]]
+            score = cost.max()
+            if score > _SLACK:
+                continue
+            child[:] = state
+            step = _place(child, k, sweep.networks[k], span, flow, taken, n)
+            if n > 1:
+                score += sweep.balance * _lacking(sweep, child, layer + step)
+            if layer + step < num_layers and not _put(fronts[layer + step] if step else here, child, cost, score, used):
+                continue
+            nodes[used] = node, k, layer, span
+            used += 1
+            if layer + step >= num_layers or used == len(nodes):
+                return -used
+    return used
+
+
+@njit(cache=True, nogil=True)
+def _new_front(width: int, shape: tuple[int, int], ways: int) -> _Front:
+    return _Front(
+        np.zeros((width, *shape), np.int32), np.zeros((width, ways)), np.zeros(width), np.zeros(width, np.int64),
+        np.zeros(width, np.uint64), np.zeros(1, np.int64),
+    )  # fmt: skip
+
+
+@njit(cache=True, nogil=True)
+def sweep_spans(sweep: Sweep, width: int) -> IntArray:
+    """Return (q, 3) kind, first layer and number of layers of devices that pass all steps; none where none were found.
+
+    Parameters
+    ----------
+    sweep
+        Devices, their rates, and prices.
+    width
+        States that are kept for each front.
+    """
+    kinds, num_layers, most = sweep.weights.shape
+    n, ways, goal = sweep.crossing.shape[1], len(sweep.prices), sweep.covers.shape[2] - 1
+    shape = (2 * n + 2, max(most + 1, n + 1, kinds))
+    fronts = [_new_front(width, shape, ways) for _ in range(num_layers)]
+    nodes, used = np.empty((_NODES, 4), np.int64), 0
+    first, costs = np.zeros(shape, np.int32), np.zeros(ways)
+    first[2 * n, n] = goal
+    first[2 * n + 1, :kinds] = sweep.counts
+    for m in range(ways):
+        costs[m] = -(sweep.prices[m] * sweep.counts).sum()
+        for layer in range(num_layers):
+            costs[m] += sweep.covers[m, sweep.classes[layer], goal]
+    _put(fronts[0], first, costs, 0.0, -1)
+    for layer in range(num_layers):
+        front = fronts[layer]
+        while front.held[0]:
+            here = _new_front(width, shape, ways)
+            for q in range(front.held[0]):
+                used = _expand(sweep, layer, front.states[q], front.costs[q], front.nodes[q], fronts, here, nodes, used)
+                if used < 0:
+                    return _path(nodes, -used - 1) if -used < _NODES else np.empty((0, 3), np.int64)
+            front = here
+    return np.empty((0, 3), np.int64)
+
+
+@njit(cache=True, nogil=True)
+def _path(nodes: IntArray, node: int) -> IntArray:
+    count, at = 0, node
+    while at >= 0:
+        count, at = count + 1, nodes[at, 0]
+    path = np.empty((count, 3), np.int64)
+    while node >= 0:
+        count -= 1
+        path[count] = nodes[node, 1:]
+        node = nodes[node, 0]
+    return path
