@@ -14,8 +14,8 @@ from rlinit.devices.runtimes import MICRO_BATCH, PassShape, RuntimeName, head_bu
 from rlinit.errors import InvalidConfig, InvalidHardware
 from rlinit.hardware import Device, Hardware
 from rlinit.llm.architecture import Part
-from rlinit.llm.contiguous import ChainProblem, Places
 from rlinit.llm.model import LanguageModel, Phase
+from rlinit.llm.search.contiguous import ChainProblem, Places
 from rlinit.units import BITS
 
 Objective = Literal["decode", "prefill", "request", "pipeline"]

@@ -15,10 +15,10 @@ from rlinit.costs.tables import by_kind
 from rlinit.devices.runtimes import RuntimeName
 from rlinit.errors import SolverFailure
 from rlinit.hardware import Hardware
-from rlinit.llm.contiguous import EQUAL_COSTS, ChainProblem, ChainSolution, Places, solve_chain
 from rlinit.llm.lowering import Granularity, Objective, Settings, device_sets, lower_chain, lower_places
 from rlinit.llm.model import LanguageModel
 from rlinit.llm.result import LlmPlan
+from rlinit.llm.search.contiguous import EQUAL_COSTS, ChainProblem, ChainSolution, Places, solve_chain
 from rlinit.llm.simple_splits import compare_splits
 from rlinit.llm.verification import evaluate, levels_of, memory_of, sureness, value_of, verify
 from rlinit.plan import OPTIMALITY_TOLERANCE
@@ -192,7 +192,7 @@ def _on_any_device(problem: ChainProblem, places: Places, experts: Sequence[int]
     Contiguous spans stand in where the search found nothing better.
     """
     # Compiled, and so for those alone who ask for it.
-    from rlinit.llm.count_search import MOST_WORK, prove_walk
+    from rlinit.llm.search.count_search import MOST_WORK, prove_walk
 
     source, streams = "branch and bound over counts", len(places.seconds) > len(problem.seconds)
     found = prove_walk(Places.of_chain(problem), work=MOST_WORK)

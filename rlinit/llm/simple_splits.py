@@ -17,9 +17,9 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from rlinit.hardware import CAPACITY_SLACK, Hardware
-from rlinit.llm.contiguous import ChainProblem
 from rlinit.llm.lowering import Settings
 from rlinit.llm.model import LanguageModel
+from rlinit.llm.search.contiguous import ChainProblem
 from rlinit.llm.verification import evaluate, memory_of, overfull, value_of
 
 Walk = list[int]

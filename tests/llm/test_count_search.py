@@ -15,10 +15,10 @@ from rlinit import llm
 from rlinit.devices.efficiency import Efficiency
 from rlinit.errors import InvalidConfig, InvalidHardware, InvalidPlan
 from rlinit.hardware import Device, Hardware
-from rlinit.llm.contiguous import Places
-from rlinit.llm.count_search import prove_walk
 from rlinit.llm.lowering import lower_chain, lower_places, streams_of
-from rlinit.llm.packing import Packing
+from rlinit.llm.search.contiguous import Places
+from rlinit.llm.search.count_search import prove_walk
+from rlinit.llm.search.packing import Packing
 from rlinit.llm.verification import evaluate, memory_of, overfull, value_of
 from tests.draws import draws
 from tests.llm.test_planning import GEMMA, LLAMA, MIXTRAL, random_hardware

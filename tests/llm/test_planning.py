@@ -16,9 +16,9 @@ from rlinit import llm
 from rlinit.devices.runtimes import RuntimeName
 from rlinit.errors import InvalidConfig, InvalidHardware, InvalidPlan
 from rlinit.hardware import Device, Hardware
-from rlinit.llm.contiguous import ChainProblem, Places, exchangeable_classes
-from rlinit.llm.count_search import prove_walk
 from rlinit.llm.lowering import Granularity, Objective, Settings, lower_chain
+from rlinit.llm.search.contiguous import ChainProblem, Places, exchangeable_classes
+from rlinit.llm.search.count_search import prove_walk
 from rlinit.llm.verification import evaluate, memory_of, overfull, value_of
 
 LLAMA = {

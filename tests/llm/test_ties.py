@@ -16,8 +16,8 @@ from rlinit import llm
 from rlinit.devices.runtimes import RuntimeName
 from rlinit.errors import InvalidPlan
 from rlinit.hardware import Device, Hardware
-from rlinit.llm.contiguous import ChainProblem, ChainSolution, exchangeable_classes, solve_chain
 from rlinit.llm.lowering import Granularity, Objective, Settings, layer_bytes
+from rlinit.llm.search.contiguous import ChainProblem, ChainSolution, exchangeable_classes, solve_chain
 from rlinit.llm.verification import evaluate, memory_of, overfull, value_of
 from tests.llm.test_planning import GEMMA, LLAMA, MIXTRAL, every_split
 

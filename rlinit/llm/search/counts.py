@@ -28,8 +28,8 @@ import numpy as np
 
 from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.exact.solvers.max_flow import FlowNetwork, max_flow
-from rlinit.llm.contiguous import Places
-from rlinit.llm.packing import Facet, Packing
+from rlinit.llm.search.contiguous import Places
+from rlinit.llm.search.packing import Facet, Packing
 
 _LONGEST_PERIOD = 12
 """Units of a period: six layers of two, as where every sixth looks back at everything."""

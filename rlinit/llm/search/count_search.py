@@ -27,8 +27,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.llm.contiguous import Places
-from rlinit.llm.counts import Counts, Row
+from rlinit.llm.search.contiguous import Places
+from rlinit.llm.search.counts import Counts, Row
 
 MOST_WORK = 2e7
 """Columns times pivots of all linear programs, some three seconds."""
