@@ -50,8 +50,10 @@ class Variant:
     sync_bytes: Mapping[str, float] = field(default_factory=dict)
 
 
-_SIZES = ("time_s", "param_bytes", "held_bytes", "fixed_bytes", "shared_bytes")
-_KEYS = ("name", *_SIZES, "sync_bytes")
+SIZES = ("time_s", "param_bytes", "held_bytes", "fixed_bytes", "shared_bytes")
+"""Figures of a variant that are one number."""
+
+_KEYS = ("name", *SIZES, "sync_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +174,7 @@ def _plain_variant(what: str, row: Any) -> dict[str, Any]:
             raise InvalidGraph(f"{what}: unknown field {key!r}{closest(str(key), _KEYS)} (expected {', '.join(_KEYS)})")
     name = row.get("name", "plain")
     check_name(f"{what}: name", name, InvalidGraph)
-    sizes = {key: check_number(f"{what}: {key} of {name!r}", row.get(key, 0.0), InvalidGraph) for key in _SIZES}
+    sizes = {key: check_number(f"{what}: {key} of {name!r}", row.get(key, 0.0), InvalidGraph) for key in SIZES}
     sync = row.get("sync_bytes", {})
     if not isinstance(sync, Mapping):
         raise InvalidGraph(f"{what}: sync_bytes of {name!r} is {str(sync)[:40]!r}; expected neighbour -> bytes")

@@ -138,10 +138,12 @@ def docstring_lines(node: ast.AST) -> int:
 
 
 def functions(module: Module) -> Iterator[Function]:
-    """Yield every function and method of a module, nested ones as well."""
+    """Yield every function and method of a module, nested ones as well; an overload is none of its own."""
 
     def walk(node: ast.AST, prefix: str, owner: ast.ClassDef | None, inside: bool) -> Iterator[Function]:
         for child in ast.iter_child_nodes(node):
+            if isinstance(child, Definition) and any(ast.unparse(one) == "overload" for one in child.decorator_list):
+                continue
             if isinstance(child, Definition):
                 name = f"{prefix}_local.{child.name}" if inside else f"{prefix}{child.name}"
                 yield Function(module.name, name, child, owner)

@@ -180,7 +180,7 @@ def regrets(tables: dict[str, MeasuredTables]) -> dict[str, dict[str, float]]:
     for size, fleet, batch, prompt, objective in FLEETS:
         model = llm.load({**base, **MODELS[size]}, batch=batch, prompt=prompt, output=256, dtype="bf16")
         plans = [
-            llm.plan(model, fleet, objective=objective, runtime="vllm", costs=costs)  # type: ignore[arg-type]
+            llm.plan(model, fleet, objective=objective, runtime="vllm", costs=costs)  # type: ignore[call-overload]
             for costs in (None, list(tables.values()))
         ]
         hardware, priced = Hardware.preset(fleet), plans[1].model

@@ -6,7 +6,7 @@ import json
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -19,6 +19,8 @@ from rlinit.files import write_json
 from rlinit.hardware import Hardware
 from rlinit.llm import Limit, LlmPlan, Span, load, max_batch, max_context, plan, serve, to_llama_cpp, to_vllm
 from rlinit.llm.weights.mixtures import MIXTURES
+from rlinit.plan import Plan
+from rlinit.stages.training.rules import Recompute
 from rlinit.units import BITS, format_bytes, format_seconds, parse_quantity
 
 _DTYPES = (
@@ -74,6 +76,20 @@ class Llm:
     """Without it llama.cpp's buffers hold the scores of all heads."""
     first: tuple[str, ...] = ()
     """Devices that come first where they are used; llama.cpp wants cpu."""
+    replicas: int | Literal["auto"] | None = None
+    """Stages of several devices: copies of every stage, between which micro-batches are dealt out, or auto."""
+    tensor_parallel: int | Literal["auto"] | None = None
+    """Devices that share the work of every layer, in every stage, or auto: in each stage as many as pay."""
+    training: Literal["1f1b", "gpipe"] | None = None
+    """Train by this schedule; a micro-batch is --batch sequences of --context tokens."""
+    microbatches: int | None = None
+    """With --replicas, --tensor-parallel or --training: micro-batches of a batch, or batches under way at once."""
+    recompute: Recompute = "none"
+    """With --training: layers whose forward runs again before the backward, to keep less: none, auto or all."""
+    uniform: bool = False
+    """One number of replicas and one tensor degree for all stages, as many runtimes need it."""
+    zero: Literal[0, 1, 2, 3] = 0
+    """With --training, what replicas share out: 1 states of the optimiser, 2 gradients too, 3 parameters too."""
     max_context: bool = False
     """Find the longest context that fits, and plan for it."""
     max_batch: bool = False
@@ -100,6 +116,9 @@ def plan_language_model(command: Llm) -> int:
     found, limit = _planned(command)
     if command.out is not None:
         found.save(command.out)
+    if isinstance(found, Plan):
+        print(json.dumps(found.to_dict(), indent=1) if command.json else found)
+        return EXIT_CODES.get(found.status, 0)
     flags = _flags(command, found) if found.spans else []
     if command.json:
         most = {} if limit is None else {"largest": limit.largest, "by_model": limit.by_model}
@@ -114,7 +133,7 @@ def plan_language_model(command: Llm) -> int:
     return 0 if found.spans else EXIT_CODES["infeasible"]
 
 
-def _planned(command: Llm) -> tuple[LlmPlan, Limit | None]:
+def _planned(command: Llm) -> tuple[LlmPlan | Plan, Limit | None]:
     """Return the plan, with the largest context or batch where that is asked for."""
     if command.max_context and command.max_batch:
         raise RlinitError("--max-context and --max-batch: ask for one of them, at a given value of the other")
@@ -130,14 +149,20 @@ def _planned(command: Llm) -> tuple[LlmPlan, Limit | None]:
         model = replace(model, costs=by_kind(measured_folders(command.costs)))
     is_file = Path(command.hw).suffix in (".toml", ".json")
     hardware = Hardware.load(command.hw) if is_file else command.hw
-    search = max_context if command.max_context else max_batch if command.max_batch else None
-    found = (search or plan)(
-        model, hardware, objective=command.objective, granularity=command.granularity, reserve_bytes=reserve,
-        first=command.first, contiguous=command.contiguous, stream=command.stream,
-        runtime=command.runtime or ("vllm" if command.vllm else "llama.cpp"), micro_batch=command.micro_batch,
-        flash_attention=command.flash_attention,
-    )  # fmt: skip
-    return (found, None) if isinstance(found, LlmPlan) else (found.plan, found)
+    settings: dict[str, Any] = {
+        "objective": command.objective, "granularity": command.granularity, "reserve_bytes": reserve,
+        "first": command.first, "contiguous": command.contiguous, "stream": command.stream,
+        "runtime": command.runtime or ("vllm" if command.vllm else "llama.cpp"), "micro_batch": command.micro_batch,
+        "flash_attention": command.flash_attention,
+    }  # fmt: skip
+    names = ("replicas", "tensor_parallel", "training", "microbatches", "recompute", "uniform", "zero")
+    groups = {name: getattr(command, name) for name in names}
+    if command.max_context or command.max_batch:
+        if groups != {name: getattr(Llm, name) for name in names}:
+            raise RlinitError("--max-context and --max-batch are for devices with a stage each, not for --replicas")
+        most = (max_context if command.max_context else max_batch)(model, hardware, **settings)
+        return most.plan, most
+    return plan(model, hardware, **settings, **groups), None
 
 
 def _flags(command: Llm, found: LlmPlan) -> list[str]:

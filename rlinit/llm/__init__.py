@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from rlinit.llm.exports import DeviceMap, to_device_map, to_llama_cpp, to_vllm
+from rlinit.llm.menus import to_graph
 from rlinit.llm.model import LanguageModel, Workload, load
 from rlinit.llm.planning import Limit, max_batch, max_context, plan
 from rlinit.llm.result import DeviceMemory, Level, LlmPlan, Span
@@ -34,6 +35,7 @@ __all__ = [
     "plan",
     "serve",
     "to_device_map",
+    "to_graph",
     "to_llama_cpp",
     "to_vllm",
     "verify",

@@ -7,22 +7,28 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 
+import rlinit
 from rlinit.costs.tables import by_kind
 from rlinit.devices.runtimes import RuntimeName
-from rlinit.errors import SolverFailure
+from rlinit.errors import InvalidConfig, SolverFailure
 from rlinit.hardware import Hardware
 from rlinit.llm.lowering import Granularity, Objective, Settings, device_sets, lower_chain, lower_places
+from rlinit.llm.menus import to_graph
 from rlinit.llm.model import LanguageModel
 from rlinit.llm.result import LlmPlan
 from rlinit.llm.search.contiguous import EQUAL_COSTS, ChainProblem, ChainSolution, Places, solve_chain
 from rlinit.llm.simple_splits import compare_splits
 from rlinit.llm.verification import evaluate, levels_of, memory_of, sureness, value_of, verify
-from rlinit.plan import OPTIMALITY_TOLERANCE
+from rlinit.plan import OPTIMALITY_TOLERANCE, Plan
+from rlinit.stages.training.rules import Recompute
 from rlinit.units import format_bytes
+
+Degree = int | Literal["auto"]
+"""A number for every stage, or each stage its own."""
 
 _LONGEST = 1 << 24
 """Tokens or sequences beyond which no limit is looked for."""
@@ -47,6 +53,7 @@ class Limit:
     by_model: bool = False
 
 
+@overload
 def plan(
     model: LanguageModel,
     hardware: Hardware | str,
@@ -61,11 +68,60 @@ def plan(
     micro_batch: int | None = None,
     flash_attention: bool = True,
     costs: Any = None,
-) -> LlmPlan:
+) -> LlmPlan: ...
+
+
+@overload
+def plan(
+    model: LanguageModel,
+    hardware: Hardware | str,
+    *,
+    objective: Objective = "decode",
+    granularity: Granularity = "layer",
+    flash_attention: bool = True,
+    costs: Any = None,
+    replicas: Degree | None = None,
+    tensor_parallel: Degree | None = None,
+    training: Literal["1f1b", "gpipe"] | None = None,
+    microbatches: int | None = None,
+    recompute: Recompute = "none",
+    uniform: bool = False,
+    zero: int = 0,
+    optimizer: str | float = "adam-bf16",
+) -> Plan: ...
+
+
+def plan(
+    model: LanguageModel,
+    hardware: Hardware | str,
+    *,
+    objective: Objective = "decode",
+    granularity: Granularity = "layer",
+    reserve_bytes: float | None = None,
+    first: Sequence[str] = (),
+    contiguous: bool = True,
+    stream: bool = False,
+    runtime: RuntimeName = "llama.cpp",
+    micro_batch: int | None = None,
+    flash_attention: bool = True,
+    costs: Any = None,
+    replicas: Degree | None = None,
+    tensor_parallel: Degree | None = None,
+    training: Literal["1f1b", "gpipe"] | None = None,
+    microbatches: int | None = None,
+    recompute: Recompute = "none",
+    uniform: bool = False,
+    zero: int = 0,
+    optimizer: str | float = "adam-bf16",
+) -> LlmPlan | Plan:
     """Return the best split of a model over devices, proven, with the splits that it is compared with.
 
     Devices are used in any order, each for one span of units, or not at all; with ``contiguous=False`` each unit is on
     any device, and with ``stream=True`` its weights may be read from a host's memory or a disk in every pass.
+
+    Where replicas, a tensor group or training is asked for, the plan is one of `rlinit.schedule` for the graph of
+    `rlinit.llm.to_graph`: stages of several devices that are alike, and the value is the seconds of a micro-batch in
+    training, or of a pass (``objective="decode"``, the same as ``"pipeline"``, or ``"prefill"``) on the slowest stage.
 
     Parameters
     ----------
@@ -77,21 +133,79 @@ def plan(
         See `Settings`.
     costs
         Measured tables (`rlinit.costs.tables`), their folder, several of either, or a mapping from kinds of devices.
+    replicas, tensor_parallel, uniform
+        As for `rlinit.schedule`; None: 1, or ``auto`` where both are None and `training` is not.
+    training, microbatches, recompute
+        Likewise; a micro-batch is `batch` sequences of `context` tokens, and those of `microbatches` are a batch. Where
+        the model answers, `microbatches` batches are under way at once, by default as many as devices.
+    zero, optimizer
+        As for `rlinit.llm.to_graph`.
 
     Raises
     ------
     InvalidCostTable
         Tables that cannot be read.
+    RlinitError
+        What `rlinit.schedule` refuses.
     InvalidHardware
         An unknown preset, devices without rates, or too many unlike ones.
     InvalidConfig
-        An unknown objective or granularity.
+        An unknown objective or granularity, or a choice that does not go with another.
     """
     devices = Hardware.preset(hardware) if isinstance(hardware, str) else hardware
     settings = Settings(
         objective, granularity, reserve_bytes, tuple(first), contiguous, stream, runtime, micro_batch, flash_attention
     )
-    return _planned(model if costs is None else replace(model, costs=by_kind(costs)), devices, settings)
+    timed = model if costs is None else replace(model, costs=by_kind(costs))
+    if replicas is None and tensor_parallel is None and training is None:
+        given = {"microbatches": microbatches, "uniform": uniform, "zero": zero, "recompute": recompute != "none"}
+        if lone := [name for name, value in given.items() if value]:
+            raise InvalidConfig(
+                f"{lone[0]} is for stages of several devices; ask for replicas='auto' (--replicas auto)"
+            )
+        return _planned(timed, devices, settings)
+    _check_groups(settings, training)
+    alone = replicas == tensor_parallel == 1  # a pipeline by menus all the same
+    usual: Degree = "auto" if replicas is None and tensor_parallel is None else 1
+    degree: Degree | None = "auto" if alone else tensor_parallel
+    graph = to_graph(
+        timed, devices, training=training, microbatches=microbatches, recompute=recompute != "none",
+        phase="prefill" if objective == "prefill" else "decode", granularity=granularity, zero=zero,
+        optimizer=optimizer, flash_attention=flash_attention, degrees=(1,) if alone else None,
+    )  # fmt: skip
+    found = rlinit.schedule(
+        graph,
+        devices,
+        replicas=usual if replicas is None else replicas,
+        tensor_parallel=usual if degree is None else degree,
+        training=training,
+        microbatches=microbatches,
+        recompute=recompute,
+        uniform=uniform,
+    )
+    note = graph.extras[0]["note"]
+    rate = [f"{note['tokens'] / found.value:,.1f} tokens a second"] if found.values and found.value > 0 else []
+    return replace(found, notes=(*found.notes, *rate, *note["replicated"]))
+
+
+def _check_groups(settings: Settings, training: str | None) -> None:
+    """Refuse what stages of several devices do not have.
+
+    Raises
+    ------
+    InvalidConfig
+        Such a setting.
+    """
+    usual = Settings(objective=settings.objective)
+    for name in ("reserve_bytes", "first", "contiguous", "stream", "runtime", "micro_batch"):
+        if getattr(settings, name) != getattr(usual, name):
+            flag = f"--{name.removesuffix('_bytes').replace('_', '-')}"
+            raise InvalidConfig(
+                f"{name} is not for stages of several devices (replicas, tensor_parallel); leave {flag} out"
+            )
+    if settings.objective == "request" or (training and settings.objective == "prefill"):
+        expected = "decode or prefill" if not training else "nothing else in training"
+        raise InvalidConfig(f"objective is {settings.objective!r}; expected {expected} for stages of several devices")
 
 
 def _planned(model: LanguageModel, devices: Hardware, settings: Settings) -> LlmPlan:

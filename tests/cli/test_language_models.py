@@ -59,6 +59,21 @@ def test_json_is_the_plan(config: str, tmp_path: Path, capsys: pytest.CaptureFix
     assert "that fits: 2,048; the model's positions end there" in capsys.readouterr().out
 
 
+def test_stages_of_several_devices_are_asked_for_by_the_same_flags(
+    config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The plan is that of rlinit schedule, printed, written and as JSON; limits are for the other kind."""
+    hardware, target = ["--hw", "2x4xa100-80g", "--context", "256"], tmp_path / "plan.json"
+    asked = ["--training", "1f1b", "--microbatches", "8", "--recompute", "auto", "--zero", "1", "--uniform"]
+    assert main(["llm", config, *hardware, *asked, "--out", str(target)]) == 0
+    out = capsys.readouterr().out
+    assert "replicas" in out
+    assert "tokens a second" in " ".join(out.split())
+    assert main(["llm", config, *hardware, "--replicas", "2", "--tensor-parallel", "auto", "--json"]) == 0
+    assert {stage["replicas"] for stage in json.loads(capsys.readouterr().out)["stages"]} == {2}
+    assert main(["llm", config, *hardware, "--max-batch", "--replicas", "2"]) == 2
+
+
 def test_infeasible_and_wrong_input_have_their_exit_codes(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     """3 and what is missing; 2 and what is wrong."""
     assert main(["llm", config, "--hw", "rpi5-4g"]) == 3

@@ -389,7 +389,7 @@ def test_wrong_requests_are_told() -> None:
         llm.load(LLAMA, dtype="int3")
     model = llm.load(LLAMA)
     with pytest.raises(InvalidConfig, match="objective is 'speed'"):
-        llm.plan(model, "t4", objective="speed")  # type: ignore[arg-type]
+        llm.plan(model, "t4", objective="speed")  # type: ignore[call-overload]
     with pytest.raises(InvalidHardware, match="no flops_per_s"):
         llm.plan(model, Hardware.pipeline(2))
     with pytest.raises(InvalidHardware, match="no device 'cpu'"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.errors import InvalidGraph, InvalidHardware, RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.menu import Menu, Variant, is_recomputed
+from rlinit.menu import SIZES, Menu, Variant, is_recomputed
 from rlinit.plan import GroupRules
 from rlinit.stages.groups.problem import GroupProblem
 from rlinit.stages.lowering import lower_stages
@@ -61,7 +62,8 @@ def lower_groups(graph: Graph, hardware: Hardware, rules: GroupRules) -> Lowered
     free = np.zeros(graph.num_ops)
     structure = lower_stages(graph, one, "pipeline", op_work=[free]).problem
     passes = 2.0 if rules.training else 1.0
-    rate, delay, group_rate = _rates(hardware)
+    links = links_of(hardware)
+    rate, delay, group_rate = links.between, links.between_s, links.inside
     columns, names = _rows(graph, structure, menu, degrees, rules, passes / group_rate)
     replicas = _replica_counts(rules, hardware.num_devices)
     whole = rules.exchange == "server"
@@ -187,17 +189,38 @@ def _replica_counts(rules: GroupRules, num_devices: int) -> IntArray:
     return np.array([asked], np.int64)
 
 
-def _rates(hardware: Hardware) -> tuple[float, float, float]:
-    """Return bytes a second and seconds of latency between stages, and bytes a second inside a tensor group."""
+class Links(NamedTuple):
+    """Bytes a second and seconds of latency of the slowest links: of all, and of those inside nodes."""
+
+    between: float
+    between_s: float
+    inside: float
+    inside_s: float
+
+
+def links_of(hardware: Hardware) -> Links:
+    """Return the slowest links; those of all pairs where devices name no node, or one.
+
+    Parameters
+    ----------
+    hardware
+        The devices.
+
+    Raises
+    ------
+    InvalidHardware
+        Devices without a path between them.
+    """
     rates = [hardware.io_bandwidth(i) for i in range(hardware.num_devices)]
     slowest = min(map(min, rates))
     if slowest <= 0.0:
         raise InvalidHardware(f"no path links every pair of devices of {hardware.name!r}")
-    nodes = np.array([device.node for device in hardware.devices])
-    same = (nodes[:, None] == nodes[None, :]) & ~np.eye(len(nodes), dtype=np.bool_)
-    inside = float(hardware.bandwidth[same].min()) if same.any() and len(set(nodes)) > 1 else slowest
     delay = float(hardware.latency_s.max(initial=0.0))
-    return slowest, delay, inside
+    nodes = np.unique([device.node for device in hardware.devices], return_inverse=True)[1]
+    same = (nodes[:, None] == nodes[None, :]) & ~np.eye(len(nodes), dtype=np.bool_)
+    if not same.any() or len(hardware.nodes) == 1:
+        return Links(slowest, delay, slowest, delay)
+    return Links(slowest, delay, float(hardware.bandwidth[same].min()), float(hardware.latency_s[same].max()))
 
 
 def _rows(
@@ -216,7 +239,7 @@ def _rows(
     for degree in degrees.tolist():
         for v, name in enumerate(graph.names):
             around = [graph.names[u] for u in neighbours[v]]
-            for variant in _chosen(menu.ops[name].get(degree, ()), rules.recompute):
+            for variant in _best(_chosen(menu.ops[name].get(degree, ()), rules.recompute)):
                 strange = sorted(set(variant.sync_bytes) - set(around))
                 if strange:
                     raise InvalidGraph(
@@ -236,6 +259,23 @@ def _rows(
         what = f"at degree {degrees[0]}" if len(degrees) == 1 else "at a degree that fits a node"
         raise InvalidGraph(f"op {graph.names[lacking[0]]!r} has no variant {what}")
     return {**columns, **whole, "sync_s": np.array(syncs, np.float64)}, tuple(row.name for row in rows)
+
+
+def _best(variants: list[Variant]) -> list[Variant]:
+    """Return the variants that no other is as good as in every figure; of those alike the last."""
+    others = sorted({other for variant in variants for other in variant.sync_bytes})
+    figures = [
+        (*(getattr(one, size) for size in SIZES), *(one.sync_bytes.get(other, 0.0) for other in others))
+        for one in variants
+    ]
+    return [
+        variant
+        for i, variant in enumerate(variants)
+        if not any(
+            all(a <= b for a, b in zip(one, figures[i], strict=True)) and (one != figures[i] or j > i)
+            for j, one in enumerate(figures)
+        )
+    ]
 
 
 def _chosen(variants: tuple[Variant, ...], recompute: str) -> list[Variant]:
