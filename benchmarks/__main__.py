@@ -48,6 +48,7 @@ COMMANDS = (
     ("papers.assembly_lines", "--tasks", "1000"),
     ("papers.alwabp",),
     ("papers.piper",),
+    ("families.clusters",),
     ("components.agent_latency", "--seeds", "1"),
     ("components.agent_stages", "--graphs", "100", "--limit-s", "10", "--proofs", "4"),
     ("components.importers",),

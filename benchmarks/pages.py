@@ -60,6 +60,7 @@ _TITLES = {
     "mtpp_regal_bounds": "MTPP Tables 1 to 3: bounds and orders",
     "activations": "MTPP: activations counted",
     "piper": "Stages of several devices: BERT of 32 layers",
+    "clusters": "Stages of several devices: language models on clusters",
     "alwabp_10_s": "Assembly lines with unlike workers, 10 s",
     "alwabp_60_s": "Assembly lines with unlike workers, 60 s",
     "assembly_lines_100": "Assembly lines of 100 tasks",

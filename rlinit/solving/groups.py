@@ -6,7 +6,7 @@ bound is that of all devices at work.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
@@ -156,7 +156,7 @@ def group_baselines(search: GroupsSearch) -> list[Baseline[GroupedStages]]:
     -----
     Stages of the rules are runs of the natural order, cut as well as they can be.
     """
-    problem, rows = search.incumbent.problem, []
+    problem, rows = search.incumbent.problem, list[Baseline[GroupedStages]]()
     last = len(problem.degrees) - 1
     divisors = problem.replicas.tolist()
     whole = [d for d in divisors if d * int(problem.degrees[0]) <= problem.num_devices]
@@ -170,13 +170,16 @@ def group_baselines(search: GroupsSearch) -> list[Baseline[GroupedStages]]:
     runs = prefixes_of(problem)
     for name, cases in rules.items():
         best: GroupedStages | None = None
-        value = np.inf
+        value, tight = float("inf"), list[GroupProblem]()
         for degree, d in cases:
             case = restricted(problem, degree, d)
             if d not in divisors or _lacks_variants(case) or search.incumbent.budget.expired:
                 continue
+            if d * int(case.degrees[0]) > problem.num_devices:
+                continue
             if name == "data parallel":
                 case = replace(case, num_devices=d * int(case.degrees[0]))
+            tight.append(case)
             least = area_bound(case)
             if least >= value:
                 continue
@@ -185,10 +188,27 @@ def group_baselines(search: GroupsSearch) -> list[Baseline[GroupedStages]]:
                 best = replace(found.assignment, degree=found.assignment.degree + degree)
                 value = group_value(problem, best)[0]
         note = f"tensor degree {problem.degrees[cases[0][0]]}" if cases and name not in ("pipeline", "uniform") else ""
-        rows.append(
-            Baseline(name, best, value, note) if best is not None else Baseline(name, None, None, "it does not fit")
-        )
+        if best is None:
+            rows.append(Baseline(name, None, None, _why_not(tight, runs, note)))
+        else:
+            rows.append(Baseline(name, best, value, note))
     return rows
+
+
+_WHY_S = 0.5
+"""Seconds in which the bytes that a rule's plan lacks are looked for."""
+
+
+def _why_not(cases: Sequence[GroupProblem], runs: Ideals, note: str) -> str:
+    """Return why a rule has no plan, by its fewest and its most replicas, after what is said of the rule."""
+    budget, lacks = Budget(_WHY_S), list[float]()
+    for case in cases[:: max(1, len(cases) - 1)]:
+        missing = missing_bytes(case, runs, budget)
+        lacks += [missing] if missing is not None else []
+    why = "it does not fit" if cases else "no stage may be so"
+    if lacks:
+        why += f": {format_bytes(min(lacks))} a device are missing"
+    return f"{note}, {why}" if note else why
 
 
 def _exchange(name: object) -> Exchange:

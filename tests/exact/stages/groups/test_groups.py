@@ -219,6 +219,26 @@ def test_what_is_asked_for_is_kept() -> None:
     assert all(int(a[1:]) // 2 == int(b[1:]) // 2 for a, b in (use.devices for use in apart.stages))
 
 
+def test_rules_that_do_not_fit_say_what_they_lack() -> None:
+    """With the bytes that a rule's note names it has a plan, with a few less it has none."""
+
+    def planned(memory: float) -> rlinit.Plan:
+        devices = [Device(f"d{i}", memory_bytes=memory, node=f"n{i // 4}") for i in range(8)]
+        return rlinit.schedule(chain(6), Hardware.mesh(devices, 10.0), **AUTO, training="1f1b", microbatches=8)
+
+    plan = planned(6.0)
+    assert plan.baselines["data parallel"] is None
+    note = plan.baseline_notes["data parallel"]
+    lacks = float(note.partition("does not fit: ")[2].split()[0])
+    assert note == f"tensor degree 1, it does not fit: {lacks:g} B a device are missing"
+    assert lacks == pytest.approx(6 * 2.0 - 6.0, rel=1e-2)
+    assert planned(6.0 + 1.01 * lacks).baselines["data parallel"] is not None
+    none = rlinit.schedule(
+        chain(), Hardware.mesh([Device(f"d{i}") for i in range(4)], 1.0), replicas=2, training="1f1b", microbatches=4
+    )
+    assert none.baseline_notes["pipeline"] == "no stage may be so"
+
+
 def test_bad_input_is_named() -> None:
     """One line says which field, and the way on."""
     graph, hardware = chain(), Hardware.mesh([Device(f"d{i}") for i in range(4)], 100.0)

@@ -1,0 +1,112 @@
+"""Training of language models on clusters of A100s: the best plan of several devices a stage, and rules beside it.
+
+    python -m benchmarks.families.clusters
+
+Llama 3 70B and Mixtral 8x22B on 64 and 512 A100s of 80 GB in nodes of eight, micro-batches of one sequence of 4,096
+tokens, ZeRO-1. Seconds are those of a whole `rlinit.llm.plan`, the median of three after one that is not counted.
+
+A second table holds the model of costs against measurements: models of GPT's form, as Korthikanti et al. trained them
+on A100s (table 5, sequence parallelism and selective recomputation), on the same tensor degree and as many stages.
+The seconds of a step here are those of all micro-batches on the slowest stage, and of one more for every further stage.
+
+References
+----------
+Korthikanti, Casper, Lym, McAfee, Andersch, Shoeybi, Catanzaro: Reducing activation recomputation in large transformer
+models, MLSys 2023.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.record import median_seconds, print_table, save, take_no_options
+from rlinit import llm
+from rlinit.plan import Plan
+
+MODELS = {
+    "Llama 3 70B": {
+        "model_type": "llama", "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
+        "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192,
+    },
+    "Mixtral 8x22B": {
+        "model_type": "mixtral", "hidden_size": 6144, "intermediate_size": 16384, "num_hidden_layers": 56,
+        "num_attention_heads": 48, "num_key_value_heads": 8, "vocab_size": 32768, "max_position_embeddings": 65536,
+        "num_local_experts": 8, "num_experts_per_tok": 2,
+    },
+}  # fmt: skip
+
+TOKENS = 4096
+CLUSTERS = {"8x8xa100-80g": 512, "64x8xa100-80g": 1024}
+"""Name -> sequences of a batch: about 2 and 4 million tokens."""
+
+MEASURED = {
+    "22B": (6144, 48, 64, 8, 1, 4, 4, 1.10),
+    "175B": (12288, 96, 96, 64, 8, 64, 1, 13.75),
+    "530B": (20480, 105, 128, 280, 35, 280, 1, 37.83),
+    "1T": (25600, 128, 160, 512, 64, 512, 1, 71.49),
+}
+"""Name -> width, layers, heads, GPUs, stages, sequences of a batch and of a micro-batch, seconds of a step."""
+
+PEAK = 312e12
+"""Operations a second of an A100 in 16 bits."""
+
+
+def plans() -> list[dict[str, Any]]:
+    """Plan every model on every cluster."""
+    rows = []
+    for name, config in MODELS.items():
+        model = llm.load(config, context=TOKENS)
+        for cluster, batch in CLUSTERS.items():
+            asked: dict[str, Any] = {
+                "training": "1f1b", "microbatches": batch, "replicas": "auto", "tensor_parallel": "auto",
+                "recompute": "auto", "zero": 1,
+            }  # fmt: skip
+            plan, seconds = _planned(model, cluster, asked)
+            gpus = sum(len(use.devices) for use in plan.stages)
+            row = {"model": name, "cluster": cluster, "micro-batches": batch, "status": plan.status}
+            row |= {"value": plan.value, "bound": plan.bound, "seconds": seconds}
+            row |= {"tokens/s/GPU": TOKENS / plan.value / gpus if gpus else 0.0}
+            row["stages"] = ", ".join(f"{use.replicas}x{use.tensor_parallel}" for use in plan.stages)
+            rows.append(row | {rule: value or plan.baseline_notes[rule] for rule, value in plan.baselines.items()})
+    return rows
+
+
+def _planned(model: llm.LanguageModel, cluster: str, asked: dict[str, Any]) -> tuple[Plan, float]:
+    """Return a plan, and the median seconds of making it again."""
+    found: Plan = llm.plan(model, cluster, **asked)
+    return found, median_seconds(lambda: llm.plan(model, cluster, **asked), 3)
+
+
+def measurements() -> list[dict[str, Any]]:
+    """Predict steps that were measured."""
+    rows = []
+    for name, (width, layers, heads, gpus, stages, batch, together, measured_s) in MEASURED.items():
+        config = {"model_type": "gpt2", "n_embd": width, "n_layer": layers, "n_head": heads, "vocab_size": 51200}
+        model = llm.load(config | {"n_positions": 2048}, context=2048, batch=together)
+        plan = llm.plan(
+            model, f"{gpus // 8}x8xa100-80g", replicas=1, tensor_parallel=8, training="1f1b",
+            microbatches=batch // together, recompute="auto",
+        )  # fmt: skip
+        step_s = plan.value * (batch // together + len(plan.stages) - 1)
+        tokens, attention = batch * 2048, 2048 / (6 * width) + 51200 / (12 * layers * width)
+        flops = 72 * tokens * layers * width**2 * (1 + attention)  # the paper's appendix A, forward and backward
+        row = {"model": name, "GPUs": gpus, "stages": len(plan.stages), "their stages": stages}
+        row |= {"seconds": step_s, "measured": measured_s, "of it": step_s / measured_s}
+        rows.append(
+            row
+            | {f"{what} FLOPs used": flops / (gpus * PEAK * s) for what, s in (("", step_s), ("measured", measured_s))}
+        )
+    return rows
+
+
+def main() -> None:
+    """Measure, print and store."""
+    take_no_options(__doc__)
+    rows, checked = plans(), measurements()
+    for title, table in (("plans", rows), ("steps that were measured", checked)):
+        print_table(title, list(table[0]), (row.values() for row in table))
+    save("clusters", rows, steps_that_were_measured=checked)
+
+
+if __name__ == "__main__":
+    main()
