@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 _PARTIAL = "replicated_with_grad_allreduce"
 """The style of parameters that act on split heads, such as norms of queries."""
 
+_BY_VOCABULARY = "embedding_rowwise"
+"""The style of embeddings, which plans of transformers leave whole."""
+
 
 def check_decoder(model: Any, degrees: Iterable[int]) -> None:
     """Refuse models that cannot be cut into stages, or whose products do not split over so many devices.
@@ -120,7 +123,12 @@ def _split(model: Any, span: Span, mesh: Any) -> frozenset[str]:
     """
     from transformers.distributed.tensor_parallel import apply_tensor_parallelism
 
-    styles = {name: style for name, style in _expanded(model, model.tp_plan) if _held(name, span)}
+    embedding = model.get_input_embeddings()
+    paths = {id(module): path for path, module in model.named_modules()}
+    rules = dict(model.tp_plan)
+    if embedding.num_embeddings % mesh.size() == 0:
+        rules.setdefault(paths[id(embedding)], _BY_VOCABULARY)
+    styles = {name: style for name, style in _expanded(model, rules) if _held(name, span)}
     partial = {name for name, style in styles.items() if style == _PARTIAL}
     apply_tensor_parallelism(model, mesh, {name: style for name, style in styles.items() if name not in partial})
     return frozenset(partial)
