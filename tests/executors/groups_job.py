@@ -5,6 +5,7 @@ Small Llamas and Mixtrals from configurations, one step of training and one ques
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 import sys
@@ -19,6 +20,7 @@ from transformers import LlamaConfig, MixtralConfig, PretrainedConfig, Qwen3Conf
 from transformers.models.auto import AutoModelForCausalLM
 
 import rlinit
+import rlinit.llm
 from rlinit.errors import ExecutionFailure, InvalidPlan
 from rlinit.executors.groups import DistributedModel
 from rlinit.plan import Plan
@@ -95,6 +97,26 @@ def plans(size: int) -> list[Plan]:
     return list(found.values())
 
 
+def planned_by_config(config: PretrainedConfig) -> Plan:
+    """Return the plan of a configuration's own menu: a pipeline of two tensor groups."""
+    device = rlinit.Device("d", flops_per_s=1e9, bytes_per_s=1e9, memory_bytes=1e9)
+    hardware = rlinit.Hardware.mesh([dataclasses.replace(device, name=f"d{i}") for i in range(4)], 1e8)
+    model = rlinit.llm.load(config, context=32, dtype="bf16")
+    plan = rlinit.llm.plan(
+        model, hardware, training="1f1b", microbatches=MICROBATCHES, recompute="auto", replicas=1, tensor_parallel=2
+    )
+    assert plan.num_stages == 2
+    return plan
+
+
+def check_bytes(config: PretrainedConfig, plan: Plan) -> None:
+    """Compare the parameters that this process keeps with those of the plan, which are in 16 bits."""
+    mine = DistributedModel(plan, model_of(config))
+    local: list[Any] = [getattr(value, "_local_tensor", value) for value in mine.part.parameters.values()]
+    assert 2 * sum(value.numel() for value in local) == mine.use.param_bytes
+    assert sum(value.untyped_storage().nbytes() for value in local) == 4 * mine.use.param_bytes  # in 64 bits
+
+
 def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Return the mean loss of tokens."""
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
@@ -141,6 +163,10 @@ def run(rank: int, size: int, folder: str, made: list[Plan]) -> None:
     for at, plan in enumerate(made):
         for name in models if size < 8 and at == 0 else ("llama", "mixtral")[at % 2 : at % 2 + 1]:
             check(models[name], plan)
+    if size == 4:
+        for config in models.values():
+            check_bytes(config, planned_by_config(config))
+        check(models["mixtral"], planned_by_config(models["mixtral"]))
     check_refusals(made[0], models["llama"])
     check_a_death(made[0], models["llama"])
 
