@@ -50,14 +50,15 @@ def to_megatron_flags(plan: Plan) -> list[str]:
     flags += ["--pipeline-model-parallel-size", str(len(spans))]
     if last:
         flags += ["--pipeline-model-parallel-layout", written_layout(rows)]
-    variants = {name for use in plan.stages for name in use.variants.values()}
-    if first.tensor_parallel > 1 and any("sequence" in name for name in variants):
+    if first.tensor_parallel > 1 and _some_variant(plan, "sequence"):
         flags.append("--sequence-parallel")
-    if any("expert" in name for name in variants):
+    if _some_variant(plan, "experts"):
         flags += ["--expert-model-parallel-size", str(first.tensor_parallel), "--expert-tensor-parallel-size", "1"]
     if rules.exchange in _SHARDING:
         flags += ["--use-megatron-fsdp", "--data-parallel-sharding-strategy", _SHARDING[rules.exchange]]
-        flags += ["--no-gradient-accumulation-fusion", "--use-distributed-optimizer"]
+        flags.append("--no-gradient-accumulation-fusion")
+    if first.replicas > 1:  # sends as much as an all-reduce, and a plan may count on its memory (zero=1)
+        flags.append("--use-distributed-optimizer")
     return flags + _megatron_recomputation(plan, spans)
 
 
@@ -79,6 +80,11 @@ def _megatron_recomputation(plan: Plan, spans: list[Span]) -> list[str]:
     return [*method, "block", "--recompute-num-layers", str(most)]
 
 
+def _some_variant(plan: Plan, word: str) -> bool:
+    """Return whether some op runs as a variant with this word in its name."""
+    return any(word in name for use in plan.stages for name in use.variants.values())
+
+
 def _recomputed(plan: Plan) -> list[set[int]]:
     """Return the layers of each stage that run forward twice."""
     layers = [{layer_of(op) for op, name in use.variants.items() if is_recomputed(name)} for use in plan.stages]
@@ -91,7 +97,8 @@ def to_torchtitan(plan: Plan) -> str:
     Parameters
     ----------
     plan
-        Of training, uniform. All layers are recomputed, or none.
+        Of training, uniform. All layers are recomputed, or none. torchtitan has no shards of the optimiser's state
+        alone (`zero=1` of `rlinit.llm.plan`).
 
     Raises
     ------
@@ -114,6 +121,8 @@ def to_torchtitan(plan: Plan) -> str:
         "tensor_parallel_degree": first.tensor_parallel,
         "pipeline_parallel_degree": len(spans),
     }
+    if _some_variant(plan, "experts"):
+        rows |= {"expert_parallel_degree": first.tensor_parallel, "expert_tensor_parallel_degree": 1}
     lines = ["[parallelism]", *(f"{key} = {value}" for key, value in rows.items())]
     if sharded:
         after = "always" if rules.exchange == "zero3" else "never"

@@ -49,7 +49,7 @@ def test_megatron() -> None:
     """Layouts, groups, recomputation and shards."""
     assert to_megatron_flags(planned((2, 2, 2), (4, 2, 2))) == [
         "--tensor-model-parallel-size", "2", "--pipeline-model-parallel-size", "2",
-        "--pipeline-model-parallel-layout", "Ett|t*4L",
+        "--pipeline-model-parallel-layout", "Ett|t*4L", "--use-distributed-optimizer",
     ]  # fmt: skip
     whole = to_megatron_flags(planned((6, 2, 1), variant="recomputed", exchange="zero3"))
     assert whole[4:] == [
@@ -85,6 +85,11 @@ def test_torchtitan() -> None:
     assert found["activation_checkpoint"] == {"mode": "full"}
     shards = tomllib.loads(to_torchtitan(planned((6, 4, 1), exchange="zero2")))["parallelism"]
     assert (shards["data_parallel_shard_degree"], shards["fsdp_reshard_after_forward"]) == (4, "never")
+    spread = planned((6, 1, 2), variant="sequence experts")
+    assert tomllib.loads(to_torchtitan(spread))["parallelism"]["expert_parallel_degree"] == 2
+    assert to_megatron_flags(spread)[4:] == [
+        "--sequence-parallel", "--expert-model-parallel-size", "2", "--expert-tensor-parallel-size", "1",
+    ]  # fmt: skip
     with pytest.raises(InvalidPlan, match="torchtitan trains"):
         to_torchtitan(planned((6, 1, 1), training=""))
 
