@@ -153,7 +153,7 @@ LEAST_RATE = Fraction(1, 10**60)
 MOST_SHARDS, FEW_OPS = (16, 4), 31_250
 """Shards where a device takes batches of any size: up to so many ops times devices, and beyond."""
 
-MOST_STAGES = 4_000_000
+MOST_STAGES = 8_000_000
 """Stages of several devices, of any degree, that a proof may look at."""
 
 MOST_SUMS = 20_000
@@ -2252,7 +2252,8 @@ class GroupStates:
             for row in options
         ]  # fmt: skip
         self.around = [sum({1 << w for *_, gather in chain(*row) for w in gather}) for row in self.options]
-        self.known: dict[Any, tuple[Any, ...]] = {}
+        self.kinds: list[Any] = []  # options, and the least of each of their figures
+        self.known: dict[Any, int] = {}
 
     def reach(self) -> int | None:
         """Return how many states there are; None if the set of no ops has one, so that a row of stages is whole."""
@@ -2301,20 +2302,24 @@ class GroupStates:
             least, size = after[2 * c] - before[2 * c], after[2 * c + 1] - before[2 * c + 1]
             moved = sum(self.moves[c][x] for x in crossing)
             if least + moved < self.threshold * (room // t) and size <= self.room[c]:
-                kinds = Counter(self.kind(part, c, inside) for part in places(inside))
-                self.place(list(kinds.items()), moved, c, spare, states, best)
+                counts = Counter(self.kind(part, c, inside) for part in places(inside))
+                kinds = [(self.kinds[at], count) for at, count in counts.items()]
+                self.place(kinds, moved, c, spare, states, best)
 
-    def kind(self, part: int, c: int, inside: int) -> tuple[Any, ...]:
-        """Return the options of a part in a stage, those that another is no worse than in all respects left out."""
+    def kind(self, part: int, c: int, inside: int) -> int:
+        """Return the number of the kind of a part in a stage: its options, but those worse than another in all."""
         key = part, c, self.around[part] & ~inside
         if key not in self.known:
             rows = {
                 (time + sum(x for w, x in gather.items() if not inside >> w & 1), *others)
                 for time, *others, gather in self.options[part][c]
             }
-            self.known[key] = tuple(
+            kept = tuple(
                 row for row in sorted(rows) if not any(each != row and all(map(le, each, row)) for each in rows)
             )
+            self.known[key] = self.known.setdefault(kept, len(self.kinds))
+            if self.known[key] == len(self.kinds):
+                self.kinds.append((kept, [min(column) for column in zip(*kept, strict=True)]))
         return self.known[key]
 
     def place(
@@ -2322,9 +2327,7 @@ class GroupStates:
     ) -> None:
         """Give a stage the fewest replicas that it can have before each of some states."""
         t, room = self.degrees[c], self.room[c]
-        time, param, held, fixed, shared = (
-            sum(count * min(row[at] for row in rows) for rows, count in kinds) for at in range(5)
-        )
+        time, param, held, fixed, shared = (sum(count * least[at] for (_, least), count in kinds) for at in range(5))
         for d, exchange in zip(self.replicas, self.exchange[c], strict=True):
             if not states or t * d > spare - states[-1][0]:
                 break
@@ -2340,7 +2343,7 @@ class GroupStates:
                     rows = [
                         ([(time + exchange * param, d * (held * y + fixed) + shared)
                           for time, param, held, fixed, shared in own], count)
-                        for own, count in kinds
+                        for (own, _), count in kinds
                     ]  # fmt: skip
                     if self.chosen(rows, seconds, most_bytes):
                         fits = y
@@ -2366,31 +2369,36 @@ class GroupStates:
             return False
         if size <= room or slow < seconds:
             return True
-        steps = []  # from the fastest options to smaller ones, cheapest byte first: the linear relaxation
+        steps = []  # from the fastest options to smaller ones, along the convex hull, cheapest byte first
         for own, n in rows:
             one = min(own)
-            while less := [each for each in own if each[1] < one[1]]:
-                price, further = min((Fraction(each[0] - one[0], one[1] - each[1]), each) for each in less)
-                steps.append((price, one[1] - further[1], n))
+            for at in range(len(own)):
+                less = [each for each in own if each[1] < one[1]]
+                if not less:
+                    break
+                further = less[0]
+                if len(less) > 1:
+                    further = min(less, key=lambda to: (Fraction(to[0] - one[0], one[1] - to[1]), to[1]))
+                dearer, saved = further[0] - one[0], one[1] - further[1]
+                steps.append((dearer / saved, at, dearer, saved, n))
                 one = further
-        excess, bound = size - room, Fraction(cost)
-        for price, saved, n in sorted(steps):
-            if saved * n >= excess:
+        for _, _, dearer, saved, n in sorted(steps):
+            if saved * n >= size - room:
                 break
-            excess, bound = excess - saved * n, bound + price * saved * n
-        if bound + price * excess >= seconds:
+            cost, size = cost + dearer * n, size - saved * n
+        # No choice that fits has less than the least sum of seconds and bytes at one price of a byte.
+        bound = sum(min(saved * a + dearer * b for a, b in own) * n for own, n in rows)
+        if bound > saved * (seconds - 1) + dearer * room:
             return False
-        if bound + price * saved * -(-excess // saved) < seconds:
+        if cost + dearer * -((room - size) // saved) < seconds:
             return True
-        return self.listed(rows, seconds, room, price)
+        return self.listed(rows, seconds, room, dearer, saved)
 
-    def listed(self, rows: Any, seconds: int, room: int, price: Fraction) -> bool:
-        """Return whether a choice is left of all, when those are dropped whose seconds, bytes or price are too many.
+    def listed(self, rows: Any, seconds: int, room: int, p: int, q: int) -> bool:
+        """Return whether a choice is left of all, when those are dropped whose seconds, bytes or sum is too much.
 
-        The price is that of a byte, at which seconds and bytes of a choice that fits are less than those of the limits.
-        Ops whose options differ most by it come first: they leave one.
+        The sum is of q seconds + p bytes. Ops whose options differ most by it come first: they leave one.
         """
-        p, q = price.as_integer_ratio()
         ops = []
         for own, n in rows:
             priced = sorted((q * cost + p * size, cost, size) for cost, size in own)
