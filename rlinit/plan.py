@@ -584,8 +584,9 @@ class Plan:
         Raises
         ------
         InvalidPlan
-            The plan has no schedule, or one that is not feasible in exact arithmetic, or is a training pipeline, or a
-            pipeline with chunks, scattered ops, peaks of activations, or devices that share a resource.
+            The plan has no schedule, or one that is not feasible in exact arithmetic, or is a training pipeline of one
+            device a stage, or a pipeline with chunks, scattered ops, peaks of activations, or devices that share a
+            resource.
         """
         from rlinit.certificates import write_certificate
 

@@ -571,14 +571,20 @@ class Hardware:
             for a, b in [(i, j)] if link.get("one_way") else [(i, j), (j, i)]:
                 self.rate[a][b] = rate_of(link["bandwidth"])
                 self.delay[a][b] = number(link, "latency_s", ZERO)
-        self.delay = [
-            [delay if rate else 0 for delay, rate in zip(*rows, strict=True)]
-            for rows in zip(self.delay, self.rate, strict=True)
-        ]
         for device in self.devices:
             rate_of(device.get("io_bandwidth", "unlimited"))
             sizes = device.get("batch_sizes")
             need(sizes is None or [whole(size, "a batch size", 1) for size in sizes], "a device takes no batch")
+        if "link" in data and "bandwidth" not in data:  # else every pair has a link
+            self.part()
+
+    def part(self) -> None:
+        """Leave pairs without a link apart, which no path may join."""
+        d = len(self.devices)
+        self.delay = [
+            [delay if rate else 0 for delay, rate in zip(*rows, strict=True)]
+            for rows in zip(self.delay, self.rate, strict=True)
+        ]
         ways = [[sum(1 << at for at in range(d) if at != i and row[at]) for i, row in enumerate(rows)]
                 for rows in (self.rate, list(zip(*self.rate, strict=True)))]  # fmt: skip
         need(

@@ -10,7 +10,7 @@ from rlinit.checker.tolerances import OVERFULL
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.menu import Menu, Variant
+from rlinit.menu import Menu, Variant, is_recomputed
 from rlinit.plan import GroupRules, Plan, StageUse
 
 
@@ -98,7 +98,7 @@ def _use(
     inside = [op for op in graph.names if stage[op] == j]
     if not inside or set(said.variants) != set(inside):
         raise InvalidPlan(f"stage {j} does not give a variant for exactly its ops")
-    chosen = {op: _variant(menu, op, said.tensor_parallel, said.variants[op]) for op in inside}
+    chosen = {op: _variant(menu, op, said.tensor_parallel, said.variants[op], rules.recompute) for op in inside}
     d, passes = said.replicas, 2.0 if rules.training else 1.0
     rate, group_rate, delay, ring = rates
     n, at_once = rules.microbatches, 1 if rules.exchange == "server" else said.tensor_parallel
@@ -151,8 +151,11 @@ def _edge_tensors(graph: Graph) -> list[int]:
     return tensors
 
 
-def _variant(menu: Menu, op: str, degree: int, name: str) -> Variant:
-    for one in menu.ops.get(op, {}).get(degree, ()):
+def _variant(menu: Menu, op: str, degree: int, name: str, recompute: str) -> Variant:
+    """Return a variant by its name, which must be of those that the rule for recomputing leaves of an op."""
+    known = menu.ops.get(op, {}).get(degree, ())
+    wanted = [one for one in known if is_recomputed(one.name) == (recompute == "all")]
+    for one in known if recompute == "auto" else wanted or known:
         if one.name == name:
             return one
     raise InvalidPlan(f"op {op!r} has no variant {name!r} at degree {degree}")
