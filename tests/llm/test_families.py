@@ -10,6 +10,7 @@ import pytest
 from rlinit import llm
 from rlinit.errors import InvalidConfig
 from rlinit.llm.families import FAMILIES, architecture_of
+from rlinit.llm.splitting import BY_INPUTS, BY_OUTPUTS
 from tests.late import late_imports
 
 with late_imports():
@@ -153,3 +154,17 @@ def test_contexts_beyond_the_positions_are_refused() -> None:
     for wrong in ({"factor": 0.1}, {"factor": 2.0, "original_max_position_embeddings": "many"}):
         with pytest.raises(InvalidConfig, match="rope_scaling is"):
             llm.load(config | {"rope_scaling": wrong})
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_products_are_split_as_transformers_splits_them(family: str) -> None:
+    """By rows or by columns, wherever the tensor parallel plan of the model's configuration names a matrix of ours."""
+    plan = getattr(transformers.CONFIG_MAPPING[family], "base_model_tp_plan", None) or {}
+    for pattern, way in plan.items():
+        leaf = pattern.rpartition(".")[2]
+        if way.removeprefix("packed_").startswith("colwise"):
+            assert leaf in BY_OUTPUTS or leaf.endswith("_norm"), (pattern, way)
+        elif way.startswith("rowwise"):
+            assert leaf in BY_INPUTS, (pattern, way)
+        else:
+            assert leaf not in BY_INPUTS or way == "grouped_gemm", (pattern, way)
