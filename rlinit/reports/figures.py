@@ -31,6 +31,8 @@ PARTS = (
     ("work_s", "work", "#4c9be8"),
     ("overflow_s", "overflow", "#e0872f"),
     ("out_s", "transfer out", "#bcc3d0"),
+    ("sync_s", "gathers at borders", "#f3c77b"),
+    ("gradient_s", "gradients", "#d98c5f"),
 )
 """What the seconds of a stage are made of: field, name, colour."""
 
@@ -194,7 +196,7 @@ def _draw_stages(plan: Plan, axes: Axes) -> None:
                     labelled.add(label)
                 for name, height in zip(names, heights, strict=True):
                     below[name] += height
-        axes.set_ylabel("time for each input")
+        axes.set_ylabel("time for each input" if plan.groups is None else "time for each micro-batch")
     axes.axhline(plan.value, color="black", linewidth=1.2, label=f"value {show(plan.value)}")
     axes.axhline(plan.bound, color=CRITICAL, linestyle="--", linewidth=1.2, label=f"proven bound {show(plan.bound)}")
     axes.set_yticks(round_ticks(1.3 * plan.value, binary=plan.objective == "memory"))
@@ -203,7 +205,9 @@ def _draw_stages(plan: Plan, axes: Axes) -> None:
     for name in names:
         mine = [(j, use.num_ops) for j, use in enumerate(plan.stages) if use.device == name]
         stages, ops = ", ".join(str(j) for j, _ in mine), sum(count for _, count in mine)
-        labels.append(f"{stages}\n{printable(name)}\n{ops} {'op' if ops == 1 else 'ops'}")
+        group = plan.stages[mine[0][0]]
+        where = printable(name) if plan.groups is None else f"{group.replicas} x {group.tensor_parallel} devices"
+        labels.append(f"{stages}\n{where}\n{ops} {'op' if ops == 1 else 'ops'}")
     axes.set_xticks(at, labels, fontsize=8)
     if len(names) > 16:
         some = range(0, len(names), -(-len(names) // 16))

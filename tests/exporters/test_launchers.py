@@ -146,3 +146,12 @@ def test_a_graph_is_needed_for_stages_of_one_device(tmp_path: Path) -> None:
     plan = replace(planned((6, 1, 1)), groups=None)
     with pytest.raises(InvalidPlan, match="graph is None"):
         to_torchrun_script(plan, None, tmp_path / "x.py", factory="a:b")
+
+
+def test_pictures_and_pages_show_groups(tmp_path: Path) -> None:
+    """A stage is called by its replicas and devices, and gradients are part of its bar."""
+    plan = planned((2, 2, 2), (4, 2, 2))
+    plan.plot(tmp_path / "plan.svg")
+    drawn = (tmp_path / "plan.svg").read_text()
+    assert "2 x 2 devices" in drawn
+    assert "time for each micro-batch" in drawn
