@@ -7,6 +7,7 @@ runs this file, which may as well be run itself, wherever it is copied to. It re
 takes every decimal in them as the exact rational number it denotes, and answers on one line:
 
     VERIFIED (exact)       the schedule is feasible, has its value, and the certificate proves its bound
+    VERIFIED (exact) ...: infeasible  the certificate proves that there is no schedule
     VERIFIED (value only)  the schedule is feasible and has its value; nothing here proves the bound
     REFUTED                what is wrong
 
@@ -41,6 +42,9 @@ groups      (stages of several devices) rows of stages below the threshold, from
 tree        (latency) schedules below the threshold, split by the device of an op and by which of two ops is first; what
             each case leaves open is empty, or contradicts a sum of rows with multipliers >= 0. First may come lags:
             the least time between two ops for each pair of their devices, by trees over the ops between them alone
+room        an op, with those that must be beside it, may run nowhere; or multipliers y_d >= 0 that sum to 1 give
+            sum_v min_d y_d bytes(v) / memory_d > 1. Proves that there is no schedule, as the others do of a plan that
+            is "infeasible" where they reach more than all ops on every device and all transfers take together
 
 Stages of several devices are those of `Groups`: its docstrings say what they take, and which degrees there are.
 
@@ -53,7 +57,8 @@ plan            objective inputs transfer_rule resident groups  asked
                 assignment batches transfers  chosen: where ops run, in which order; batches in `shards` of `start_s`
                 stages  chosen: devices, replicas, degrees and variants; computed: their figures
                 start_s devices values shard_inputs  computed; the shard by its definition (`shard_of`)
-                status  computed: "optimal" where the bounds reach the values, else "feasible"
+                status  computed: "optimal" where the bounds reach the values, else "feasible"; proven: "infeasible",
+                        of a plan without a schedule
                 bounds  proven
                 format version chunks contiguous training stage_orders  fixed: this, 1, 1, true, none, none
                 graph_fingerprint hardware_fingerprint  fixed: as in the certificate; the files given are what counts
@@ -200,6 +205,7 @@ SERVING_KEYS = frozenset(
     ("format", "version", "status", "tokens_per_s", "bound", "spans", "flow", "partial", "proof", "message")
     + ("paths", "baselines")
 )
+SCHEDULE_KEYS = ("assignment", "values", "bounds", "stages", "batches", "transfers", "devices", "start_s")
 CERTIFICATE_KEYS = frozenset(("format", "version", "graph_fingerprint", "hardware_fingerprint", "levels", "trusted"))
 GRAPH_KEYS = frozenset(("format", "version", "name", "int_names", "ops", "edges"))
 HARDWARE_KEYS = frozenset(("format", "name", "device", "bandwidth", "latency_s", "link", "sharing"))
@@ -1007,6 +1013,10 @@ class Costs:
             reserve = number(device, "reserve_bytes", ZERO) if resident == "peak" else ZERO
             self.room.append(INF if capacity is None else capacity * CAPACITY - reserve)
         inputs = whole(plan.get("inputs", ONE), "inputs", 1)
+        self.stays = [ZERO] * len(graph.ops)  # bytes of what no op reads, which is there at the end
+        for t, (u, _, size) in enumerate(graph.tensors):
+            if resident == "peak" and t not in graph.readers and not graph.ops[u].get("view"):
+                self.stays[u] += size * inputs
         shard = shard_of(graph, hardware, inputs)
         shards = range(1, inputs // shard + 1)
 
@@ -1041,15 +1051,16 @@ def prove_op(proof: Any, costs: Costs) -> Fraction:
 
 def prove_load(proof: Any, costs: Costs) -> Fraction:
     """Return sum_v min_d y_d time(v, d) for the multipliers y of the proof."""
-    y = proof["multipliers"]
-    need(len(y) == costs.num_devices, "there is one multiplier a device")
+    return balanced(proof["multipliers"], costs.times)
+
+
+def balanced(y: Any, loads: list[list[Any]]) -> Fraction:
+    """Return the least sum of what ops load devices with, or None, weighed by multipliers."""
+    need(all(len(row) == len(y) for row in loads), "there is one multiplier a device")
     need(all(len(each) <= MOST_LETTERS for each in y), f"a multiplier has more than {MOST_LETTERS} characters")
     y = [ratio(each) for each in y]
     need(min(y) >= 0 and sum(y) <= 1, "multipliers must be >= 0 and sum to at most 1")
-    return sum(
-        (min(a * seconds for a, seconds in zip(y, row, strict=True) if seconds is not None) for row in costs.times),
-        ZERO,
-    )
+    return sum((min(a * load for a, load in zip(y, row, strict=True) if load is not None) for row in loads), ZERO)
 
 
 def prove_packing(proof: Any, costs: Costs) -> Fraction:
@@ -1998,6 +2009,71 @@ def prove_zero(proof: Any, costs: Any) -> Fraction:
     return ZERO
 
 
+# -- plans without a schedule --------------------------------------------------------------------------------------
+
+
+def shares_of_memory(costs: Costs) -> list[list[Any]]:
+    """Return the part of each device's memory that an op takes; None where it, or one of its group, may not run."""
+    stages, graph = costs.objective in ("pipeline", "memory"), costs.graph
+    held, alone = (graph.part, graph.param) if stages else (costs.held, costs.alone)
+    groups = defaultdict[Any, list[int]](list)
+    for v, group in enumerate(graph.group):
+        groups[v if group is None else ("group", group)].append(v)
+    found: list[list[Any]] = [[None] * costs.num_devices for _ in graph.ops]
+    for ops in groups.values():
+        most = graph.bytes_of(ops) + max(alone[v] - graph.param[v] for v in ops)  # what is there while one of them runs
+        for i, room in enumerate(costs.room):
+            if most <= room and all(costs.times[v][i] is not None for v in ops):
+                for v in ops:
+                    size = held[v] + costs.stays[v]
+                    found[v][i] = ZERO if room == INF or not size else size / room
+    return found
+
+
+def prove_room(proof: Any, costs: Costs) -> Fraction:
+    """Return that no value is small enough, where the ops do not fit into all memories together."""
+    shares = shares_of_memory(costs)
+    if all(set(row) != {None} for row in shares):
+        need(balanced(proof["multipliers"], shares) > 1, "the memories may hold all ops")
+    endless: Fraction = INF
+    return endless
+
+
+def horizon(costs: Costs) -> Fraction:
+    """Return more than the value of some schedule, if there is one: all ops on every device, and all transfers."""
+    graph, hardware, devices = costs.graph, costs.hardware, range(costs.num_devices)
+    everything: Fraction = sum(graph.param, ONE)
+    if costs.objective == "memory":
+        return everything
+    total: Fraction = sum((each for row in costs.times for each in row if each is not None), ONE)
+    if costs.objective == "pipeline":
+        for rate_in, rate_out, delay_in, delay_out in map(hardware.io, devices):
+            moves = (over(size, rate_in) + over(size, rate_out) + delay_in + delay_out for _, _, size in graph.tensors)
+            total += sum(moves, over(everything, rate_in))
+        return total
+    moves = (hardware.transfer(i, j, graph.tensors[t][2]) for _, _, t in graph.edges for i in devices for j in devices)
+    return sum((seconds for seconds in moves if seconds != INF), total)
+
+
+def check_infeasible(plan: Any, graph: Graph, hardware: Hardware, certificate: Any, reached: Any = None) -> str:
+    """Return the line that says that there is no schedule, after checking the proof."""
+    need_known(plan, hardware)
+    need(not any(plan.get(key) for key in SCHEDULE_KEYS), "the plan is infeasible, but says something of a schedule")
+    need(not plan.get("groups"), "that no stages of several devices fit is not checked here")
+    rules = plan.get("transfer_rule", "parallel"), plan.get("resident", "tensors")
+    placed = plan["objective"] in ("latency", "throughput")
+    need(placed or rules == ("parallel", "tensors"), "rules of transfers and memory are of placements")
+    need(not any("backward_of" in row for row in graph.ops), "backward ops are of training pipelines")
+    need(certificate is not None, "the plan has no schedule, and nothing here proves that there is none")
+    check_certificate(plan, certificate, 1)
+    (row,) = certificate["levels"]
+    need(row is not None, f"that there is no schedule rests on {', '.join(certificate['trusted'])}")
+    costs = Costs(plan, graph, hardware, 0, (ZERO,) * 3)
+    costs.reached = reached or costs.reached
+    need(prove(row, costs) >= horizon(costs), "the proof leaves room for a schedule")
+    return f"VERIFIED (exact) {question(plan)}: infeasible"
+
+
 PROOFS: dict[str, Callable[[Any, Costs], Fraction]] = {
     "zero": prove_zero,
     "op": prove_op,
@@ -2006,6 +2082,7 @@ PROOFS: dict[str, Callable[[Any, Costs], Fraction]] = {
     "quantum": prove_quantum,
     "states": prove_states,
     "tree": prove_tree,
+    "room": prove_room,
 }
 
 
@@ -2477,7 +2554,7 @@ def prove(proof: Any, costs: Costs | Groups) -> Fraction:
     table: dict[str, Callable[[Any, Any], Fraction]] = GROUP_PROOFS if isinstance(costs, Groups) else PROOFS
     need(isinstance(proof, dict) and proof.get("kind") in table, f"unknown proof {str(proof)[:60]}")
     need(
-        costs.objective != "throughput" or proof["kind"] in ("zero", "load"),
+        costs.objective != "throughput" or proof["kind"] in ("zero", "load", "room"),
         f"{proof['kind']} proves no bounds of throughput: shards of an op may run at once",
     )
     need(
@@ -2489,19 +2566,10 @@ def prove(proof: Any, costs: Costs | Groups) -> Fraction:
 
 def exact_values(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fraction, ...]:
     """Return the exact values of the plan's schedule, after checking that it is feasible and has the plan's values."""
-    known(plan, PLAN_KEYS, "the plan")
+    need_known(plan, hardware)
     need(plan["assignment"] is not None, "the plan has no schedule")
     need(plan["status"] in ("optimal", "feasible"), f"the plan calls its schedule {plan['status']!r}")
-    need(plan["objective"] in ("pipeline", "memory", "latency", "throughput"), "unknown objective")
     stages = plan["objective"] in ("pipeline", "memory")
-    need(plan.get("chunks", 1) == 1 and plan.get("contiguous", True), "chunks and scattered ops are not checked here")
-    need(not plan.get("training"), "training pipelines are not checked here")
-    need(not plan.get("stage_orders"), "peaks of activation memory are not checked here")
-    need(not plan.get("groups") or plan["objective"] == "pipeline", "stages of several devices are of pipelines")
-    need(plan["objective"] != "pipeline" or not hardware.sharing, "devices that share are not checked here")
-    counts = plan.get("inputs", 1), plan.get("shard_inputs", 1)
-    need(plan["objective"] == "throughput" or counts == (1, 1), "only throughput is of several inputs")
-    need(plan.get("resident", "peak") in ("peak", "tensors", "weights"), "unknown rule of what memory holds")
     checked = check_groups if plan.get("groups") else check_stages if stages else check_placement
     values = checked(plan, graph, hardware)
     need(len(values) == len(plan["values"]), "the plan has not as many values as its objective")
@@ -2510,8 +2578,32 @@ def exact_values(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fraction,
     return values
 
 
+def need_known(plan: Any, hardware: Hardware) -> None:
+    """Refute a plan of a kind that is not checked here."""
+    known(plan, PLAN_KEYS, "the plan")
+    need(plan["objective"] in ("pipeline", "memory", "latency", "throughput"), "unknown objective")
+    need(plan.get("chunks", 1) == 1 and plan.get("contiguous", True), "chunks and scattered ops are not checked here")
+    need(not plan.get("training"), "training pipelines are not checked here")
+    need(not plan.get("stage_orders"), "peaks of activation memory are not checked here")
+    need(not plan.get("groups") or plan["objective"] == "pipeline", "stages of several devices are of pipelines")
+    need(plan["objective"] != "pipeline" or not hardware.sharing, "devices that share are not checked here")
+    counts = plan.get("inputs", 1), plan.get("shard_inputs", 1)
+    need(plan["objective"] == "throughput" or counts == (1, 1), "only throughput is of several inputs")
+    need(plan.get("resident", "peak") in ("peak", "tensors", "weights"), "unknown rule of what memory holds")
+
+
+def check_certificate(plan: Any, certificate: Any, levels: int) -> None:
+    """Refute a certificate of another plan."""
+    known(certificate, CERTIFICATE_KEYS, "the certificate")
+    for what in ("graph_fingerprint", "hardware_fingerprint"):
+        need(certificate[what] == plan[what], f"the certificate is for another {what.partition('_')[0]}")
+    need(len(certificate["levels"]) == levels, "the certificate has not as many levels as the plan")
+
+
 def check(plan: Any, graph: Graph, hardware: Hardware, certificate: Any, reached: Any = None) -> str:
     """Return the line that says what is verified; `reached` may stand in for `reached_states`."""
+    if plan["status"] == "infeasible":
+        return check_infeasible(plan, graph, hardware, certificate, reached)
     values = exact_values(plan, graph, hardware)
     bounds, closed = [ZERO] * len(values) if plan["bounds"] is None else plan["bounds"], True
     for said, value in zip(bounds, values, strict=True):
@@ -2521,10 +2613,7 @@ def check(plan: Any, graph: Graph, hardware: Hardware, certificate: Any, reached
     shown = f"{question(plan)}: value {', '.join(f'{float(value):.12g}' for value in values)}"
     if certificate is None:
         return f"VERIFIED (value only) {shown}; no certificate"
-    known(certificate, CERTIFICATE_KEYS, "the certificate")
-    for what in ("graph_fingerprint", "hardware_fingerprint"):
-        need(certificate[what] == plan[what], f"the certificate is for another {what.partition('_')[0]}")
-    need(len(certificate["levels"]) == len(values), "the certificate has not as many levels as the plan")
+    check_certificate(plan, certificate, len(values))
     proven: list[Fraction] = []
     for level, (row, said) in enumerate(zip(certificate["levels"], bounds, strict=True)):
         if row is None:

@@ -57,7 +57,7 @@ def write_certificate(
     path
         The file, which ``python tools/check.py plan.json graph.json hardware.json FILE`` reads.
     plan
-        A plan with a schedule, as `verify` accepts it.
+        A plan with a schedule, or one that is infeasible, as `verify` accepts it.
     graph, hardware
         What the plan is for.
     time_limit_s
@@ -66,7 +66,7 @@ def write_certificate(
     Raises
     ------
     InvalidPlan
-        The plan has no schedule, or the checker refuses it; the message says why.
+        Nothing is known of schedules, or the checker refuses the plan; the message says why.
     """
     certificate = certificate_of(plan, graph, hardware, time_limit_s)
     write_json(path, certificate)
@@ -107,7 +107,7 @@ def certificate_of(plan: Plan, graph: Graph, hardware: Hardware, time_limit_s: f
     Parameters
     ----------
     plan
-        A plan with a schedule, as `verify` accepts it.
+        A plan with a schedule, or one that is infeasible, as `verify` accepts it.
     graph, hardware
         What the plan is for.
     time_limit_s
@@ -116,11 +116,15 @@ def certificate_of(plan: Plan, graph: Graph, hardware: Hardware, time_limit_s: f
     Raises
     ------
     InvalidPlan
-        The plan has no schedule, or the checker refuses it; the message says why.
+        Nothing is known of schedules, or the checker refuses the plan; the message says why.
     """
+    budget, between = Budget(time_limit_s), partial(BetweenOps, graph, hardware)
     written, raw_graph, raw_hardware, values = exact_plan(plan, graph, hardware)
     levels: list[Proof | None] = []
-    budget, between = Budget(time_limit_s), partial(BetweenOps, graph, hardware)
+    if plan.status == "infeasible":
+        bare = check.Costs(written, raw_graph, raw_hardware, 0, (Fraction(0),) * 3)
+        bare.expired = lambda: budget.expired
+        levels.append(_refutation(bare, between, budget))
     for level, value in enumerate(values):
         bound = written["bounds"][level] if plan.bounds else Fraction(0)
         try:
@@ -142,12 +146,12 @@ def certificate_of(plan: Plan, graph: Graph, hardware: Hardware, time_limit_s: f
 def exact_plan(
     plan: Plan, graph: Graph, hardware: Hardware
 ) -> tuple[Any, check.Graph, check.Hardware, tuple[Fraction, ...]]:
-    """Return a plan, its graph and hardware as the checker reads them, and the exact values of the plan.
+    """Return a plan, its graph and hardware as the checker reads them, and the exact values of the plan, if it has any.
 
     Parameters
     ----------
     plan
-        A plan with a schedule, as `verify` accepts it.
+        As `verify` accepts it.
     graph, hardware
         What the plan is for.
 
@@ -164,7 +168,9 @@ def exact_plan(
         written = check.parse(json.dumps(plan.to_dict()), "rlinit-plan", "the plan")
         raw_graph = check.Graph(check.parse(json.dumps(graph.to_dict()), "rlinit-graph", "the graph"))
         raw_hardware = check.Hardware(check.parse(json.dumps(hardware.to_dict()), "rlinit-hardware", "the hardware"))
-        values = check.exact_values(written, raw_graph, raw_hardware)
+        check.need_known(written, raw_hardware)
+        none = plan.status == "infeasible"
+        values = () if none else check.exact_values(written, raw_graph, raw_hardware)
     except check.Refuted as problem:
         raise InvalidPlan(f"the plan cannot be certified: {problem}") from None
     return written, raw_graph, raw_hardware, values
@@ -211,6 +217,21 @@ def _group_proof(costs: check.Groups, wanted: Fraction, value: Fraction) -> Proo
     return None
 
 
+def _refutation(costs: check.Costs, between: Callable[[], BetweenOps], budget: Budget) -> Proof | None:
+    """Return a proof that there is no schedule; None where none was found."""
+    shares = check.shares_of_memory(costs)
+    multipliers = [] if {None} in map(set, shares) else [str(each) for each in _load_multipliers(shares)]
+    room = {"kind": "room", "multipliers": multipliers}
+    threshold = check.horizon(costs)
+    if _reaches(room, costs, threshold):
+        return room
+    with contextlib.suppress(check.Refuted):
+        return (
+            tree_proof(costs, threshold, between, budget) if costs.objective == "latency" else _states(costs, threshold)
+        )
+    return None
+
+
 def _reaches(proof: Proof, costs: check.Costs, wanted: Fraction) -> bool:
     try:
         return bool(check.prove(proof, costs) >= wanted)
@@ -221,18 +242,18 @@ def _reaches(proof: Proof, costs: check.Costs, wanted: Fraction) -> bool:
 def _simple_proofs(costs: check.Costs) -> Iterator[Proof]:
     """Yield the proofs that are a sum: the longest op and balanced load."""
     yield {"kind": "op"}
-    yield {"kind": "load", "multipliers": [str(each) for each in _load_multipliers(costs)]}
+    yield {"kind": "load", "multipliers": [str(each) for each in _load_multipliers(costs.times)]}
 
 
-def _load_multipliers(costs: check.Costs) -> list[Fraction]:
+def _load_multipliers(loads: list[list[Any]]) -> list[Fraction]:
     """Return one multiplier a device that makes the load bound largest: the dual of the assignment's linear program."""
-    d, n = costs.num_devices, len(costs.times)
-    if all(len(set(row)) == 1 for row in costs.times):
+    d, n = len(loads[0]) if loads else 1, len(loads)
+    if all(len(set(row)) == 1 for row in loads):
         return [Fraction(1, d)] * d
     rows: list[int] = []
     columns: list[int] = []
     times: list[float] = []
-    for v, row in enumerate(costs.times):
+    for v, row in enumerate(loads):
         for i, seconds in enumerate(row):
             if seconds is not None:  # z[v] <= y[i] * time(v, i)
                 rows += [len(times)] * 2

@@ -163,7 +163,7 @@ def _give(plan: Plan, command: Schedule, graph: Graph, hardware: Hardware, notes
         whole = (
             hardware.with_stages(plan.num_stages // plan.chunks) if plan.stages and plan.groups is None else hardware
         )
-        if command.certify is not None and plan.assignment is not None:
+        if command.certify is not None and plan.status != "no_solution":
             _certify(plan, command, graph, whole, notes)
         if command.certify_vipr is not None and plan.assignment is not None:
             proven = plan.certify_vipr(command.certify_vipr, graph, whole, time_limit_s=command.certify_s)

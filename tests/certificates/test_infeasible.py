@@ -1,0 +1,124 @@
+"""Plans of problems without a schedule: what proves them, and that nothing proves it of problems that have one."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rlinit
+from rlinit.budget import Budget
+from rlinit.certificates import certificate_of, check
+from rlinit.certificates.lags import BetweenOps
+from rlinit.certificates.writing import _refutation
+from rlinit.cli.main import main
+from rlinit.hardware import Device, Hardware
+from rlinit.plan import Plan
+from tests.certificates.test_check import can_be_tried, costs_of
+from tests.properties import fuzz
+
+Files = dict[str, Any]
+
+
+def answer(files: Files) -> str:
+    """Return the checker's line on a plan, graph, hardware and certificate."""
+    forms = {"plan": "rlinit-plan", "graph": "rlinit-graph", "hardware": "rlinit-hardware"}
+    rows = [check.parse(json.dumps(files[name]), form, name) for name, form in forms.items()]
+    told = files["certificate"]
+    proof = None if told is None else check.parse(json.dumps(told), "rlinit-certificate", "certificate")
+    return check.answer(lambda: (*rows, proof))
+
+
+def certified(graph: rlinit.Graph, hardware: Hardware, **asked: Any) -> tuple[Plan, Files]:
+    """Return an infeasible plan and its four files."""
+    plan = rlinit.schedule(graph, hardware, **asked)
+    assert plan.status == "infeasible"
+    certificate = certificate_of(plan, graph, hardware)
+    files = {"plan": plan.to_dict(), "graph": graph.to_dict(), "hardware": hardware.to_dict()}
+    return plan, files | {"certificate": certificate}
+
+
+def mesh(memory: float, bandwidth: float = 1.0) -> Hardware:
+    """Return two devices of so many bytes each."""
+    return Hardware.mesh([Device(name, memory_bytes=memory) for name in "xy"], bandwidth)
+
+
+def row(size: float = 1.0, **more: Any) -> dict[str, Any]:
+    """Return an op of so many bytes."""
+    return {"time_s": {"*": {1: 1.0, 2: 2.0}}, "param_bytes": size, "out_bytes": 1.0} | more
+
+
+CASES: dict[str, tuple[Any, Any, float, tuple[str, ...]]] = {
+    "memories hold less than all ops": ([row(2.0)] * 4, [], 3.0, ("pipeline", "memory", "latency", "throughput")),
+    "one op is too large": ([row(9.0)], [], 3.0, ("pipeline", "memory", "latency", "throughput")),
+    "an op is forbidden everywhere": ([row(forbidden=["x", "y"])], [], 9.0, ("pipeline", "memory", "latency")),
+    "a group has no common device": (
+        [row(colocate="g", forbidden=["x"]), row(colocate="g", forbidden=["y"])],
+        [],
+        9.0,
+        ("pipeline", "memory", "latency"),
+    ),
+    "a group is too large": ([row(2.0, colocate="g")] * 2, [], 3.0, ("pipeline", "latency", "throughput")),
+    "sizes do not fit each other": ([row(2.0)] * 3, [], 3.0, ("pipeline", "memory", "latency")),
+    "an op must be before the stage of its source": (
+        [row(forbidden=["x"]), row(forbidden=["y"])],
+        [("v0", "v1")],
+        9.0,
+        ("memory",),
+    ),
+}
+
+
+@pytest.mark.parametrize(("why", "objective"), [(why, one) for why, case in CASES.items() for one in case[-1]])
+def test_reasons_are_proven(why: str, objective: str) -> None:
+    """Memory, forbidden devices, groups and the order of stages: the checker answers that there is no schedule."""
+    rows, edges, memory, _ = CASES[why]
+    graph = rlinit.Graph.build([(f"v{v}", each) for v, each in enumerate(rows)], edges)
+    asked: dict[str, Any] = {"resident": "weights"} if objective in ("latency", "throughput") else {}
+    asked |= {"inputs": 2} if objective == "throughput" else {}
+    _, files = certified(graph, mesh(memory), objective=objective, **asked)
+    assert files["certificate"]["trusted"] == []
+    assert answer(files).startswith(f"VERIFIED (exact) {objective}")
+    assert answer(files).endswith(": infeasible")
+    assert "nothing here proves" in answer(files | {"certificate": None})
+    wide = [device | {"memory_bytes": 99.0} for device in files["hardware"]["device"]]
+    bare = [each | {"forbidden": [], "colocate": None} for each in files["graph"]["ops"]]
+    bare = [{key: value for key, value in each.items() if value is not None} for each in bare]
+    easy = files | {"graph": files["graph"] | {"ops": bare}, "hardware": files["hardware"] | {"device": wide}}
+    assert answer(easy).startswith("REFUTED")
+    if objective in ("pipeline", "memory"):  # or what memory holds would count by another rule
+        assert answer(files | {"plan": files["plan"] | {"resident": "peak"}}).startswith("REFUTED")
+    for key, value in (("values", [1.0]), ("assignment", {"v0": 0}), ("bounds", [1.0]), ("status", "no_solution")):
+        assert answer(files | {"plan": files["plan"] | {key: value}}).startswith("REFUTED")
+
+
+@pytest.mark.parametrize("first", range(0, 300, 100))
+def test_nothing_proves_it_where_brute_force_has_a_schedule(first: int) -> None:
+    """Proofs are found of problems without a schedule, of most of them, and of no other."""
+    none = found = 0
+    for number in range(first, first + 100):
+        case = fuzz.draw(number, seed=43)
+        if not can_be_tried(case):
+            continue
+        costs = costs_of(case, 0, (check.ZERO,) * 3)
+        proof = _refutation(costs, partial(BetweenOps, case.graph, case.hardware), Budget(2.0))
+        if proof is None and number % 4:  # brute force of all takes long
+            continue
+        best = fuzz.optimum(case)
+        assert proof is None or best is None, case
+        none += best is None
+        found += proof is not None
+    assert found >= 0.7 * none
+
+
+def test_a_folder_of_an_infeasible_plan_is_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``--certify`` writes the four files of a problem without a schedule, and `rlinit verify` reads them."""
+    rlinit.Graph.build([("a", row(9.0))], []).save(tmp_path / "g.json")
+    mesh(3.0).save(tmp_path / "h.json")
+    command = ["schedule", str(tmp_path / "g.json"), "--hw", str(tmp_path / "h.json"), "--objective", "latency"]
+    assert main([*command, "--certify", str(tmp_path / "proof")]) == 3
+    assert main(["verify", str(tmp_path / "proof")]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith(": infeasible")
