@@ -38,7 +38,8 @@ states      (stages) every set of ops that whole stages below the threshold can 
 area        (stages of several devices) all devices together are busy for the best options of all ops
 groups      (stages of several devices) rows of stages below the threshold, from the last one on, are told by the ops
             that are left, devices and replicas; fewer of both are no worse, for more devices are left then and no more
-            micro-batches in flight; options of ops are chosen exactly. No row is whole
+            micro-batches in flight; options of ops are chosen exactly. No row is whole. Without a threshold, none that
+            fits is: there is no schedule
 tree        (latency) schedules below the threshold, split by the device of an op and by which of two ops is first; what
             each case leaves open is empty, or contradicts a sum of rows with multipliers >= 0. First may come lags:
             the least time between two ops for each pair of their devices, by trees over the ops between them alone
@@ -2039,8 +2040,14 @@ def prove_room(proof: Any, costs: Costs) -> Fraction:
     return endless
 
 
-def horizon(costs: Costs) -> Fraction:
-    """Return more than the value of some schedule, if there is one: all ops on every device, and all transfers."""
+def horizon(costs: Costs | Groups) -> Fraction:
+    """Return more than the value of some schedule, if there is one: all ops on every device, and all transfers.
+
+    Of stages of several devices, no end: their proof knows by itself what is more than any value.
+    """
+    if isinstance(costs, Groups):
+        endless: Fraction = INF
+        return endless
     graph, hardware, devices = costs.graph, costs.hardware, range(costs.num_devices)
     everything: Fraction = sum(graph.param, ONE)
     if costs.objective == "memory":
@@ -2059,7 +2066,6 @@ def check_infeasible(plan: Any, graph: Graph, hardware: Hardware, certificate: A
     """Return the line that says that there is no schedule, after checking the proof."""
     need_known(plan, hardware)
     need(not any(plan.get(key) for key in SCHEDULE_KEYS), "the plan is infeasible, but says something of a schedule")
-    need(not plan.get("groups"), "that no stages of several devices fit is not checked here")
     rules = plan.get("transfer_rule", "parallel"), plan.get("resident", "tensors")
     placed = plan["objective"] in ("latency", "throughput")
     need(placed or rules == ("parallel", "tensors"), "rules of transfers and memory are of placements")
@@ -2068,8 +2074,9 @@ def check_infeasible(plan: Any, graph: Graph, hardware: Hardware, certificate: A
     check_certificate(plan, certificate, 1)
     (row,) = certificate["levels"]
     need(row is not None, f"that there is no schedule rests on {', '.join(certificate['trusted'])}")
-    costs = Costs(plan, graph, hardware, 0, (ZERO,) * 3)
-    costs.reached = reached or costs.reached
+    costs = costs_of(plan, graph, hardware, 0, (ZERO,) * 3)
+    if reached and isinstance(costs, Costs):
+        costs.reached = reached
     need(prove(row, costs) >= horizon(costs), "the proof leaves room for a schedule")
     return f"VERIFIED (exact) {question(plan)}: infeasible"
 

@@ -122,7 +122,7 @@ def certificate_of(plan: Plan, graph: Graph, hardware: Hardware, time_limit_s: f
     written, raw_graph, raw_hardware, values = exact_plan(plan, graph, hardware)
     levels: list[Proof | None] = []
     if plan.status == "infeasible":
-        bare = check.Costs(written, raw_graph, raw_hardware, 0, (Fraction(0),) * 3)
+        bare = check.costs_of(written, raw_graph, raw_hardware, 0, (Fraction(0),) * 3)
         bare.expired = lambda: budget.expired
         levels.append(_refutation(bare, between, budget))
     for level, value in enumerate(values):
@@ -217,8 +217,13 @@ def _group_proof(costs: check.Groups, wanted: Fraction, value: Fraction) -> Proo
     return None
 
 
-def _refutation(costs: check.Costs, between: Callable[[], BetweenOps], budget: Budget) -> Proof | None:
+def _refutation(costs: check.Costs | check.Groups, between: Callable[[], BetweenOps], budget: Budget) -> Proof | None:
     """Return a proof that there is no schedule; None where none was found."""
+    if isinstance(costs, check.Groups):
+        with contextlib.suppress(check.Refuted):
+            states = check.group_states(costs, None)
+            return None if states is None else {"kind": "groups", "states": states}
+        return None
     shares = check.shares_of_memory(costs)
     multipliers = [] if {None} in map(set, shares) else [str(each) for each in _load_multipliers(shares)]
     room = {"kind": "room", "multipliers": multipliers}
