@@ -14,7 +14,7 @@ import numpy as np
 
 from rlinit.coarsening.contraction import coarsen, contract_problem, expand_placement
 from rlinit.comparison.placements import placement_baselines
-from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS, path_bound
+from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS
 from rlinit.exact.placements.split.search import MAX_BLOCK_OPS
 from rlinit.graph import Graph
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
@@ -45,9 +45,6 @@ _CONSTRAINT_PAIRS = 3_000
 
 _CLOSING_S = 2e-5
 """Seconds that making and checking the plan takes for each batch there may be (`benchmarks.components.time_limits`)."""
-
-_PATH_SHARE = 0.25
-"""Of the mean load of devices, the longest path up to which loads decide, and precedence hardly."""
 
 
 def _num_timed(search: PlacementSearch) -> int:
@@ -114,19 +111,6 @@ _MIDDLING: Condition[PlacementSearch] = Condition(
 )
 
 
-def _work_outweighs(search: PlacementSearch) -> bool:
-    if search.incumbent.ended():
-        return False  # The path takes a second on the largest graphs.
-    problem = search.problem
-    work = float(problem.op_time_s.min(axis=1, initial=np.inf).sum())
-    return path_bound(problem) * problem.num_devices <= _PATH_SHARE * work
-
-
-_LOADED: Condition[PlacementSearch] = Condition(
-    f"no path longer than {_PATH_SHARE:.0%} of the work of a device", _work_outweighs
-)
-
-
 def _bound(name: str, late: bool = False) -> Callable[[PlacementSearch], None]:
     """Return the phase of one bound."""
 
@@ -144,10 +128,6 @@ def _heuristic(name: str) -> Callable[[PlacementSearch], None]:
         search.origin = name
 
     return run
-
-
-def _balance(search: PlacementSearch) -> None:
-    run_heuristic(search, "balance")
 
 
 _PATH = Phase("bound path", _bound("path", late=True), because="linear time; runs however short the limit is")
@@ -189,13 +169,6 @@ _AUTO: Strategy[PlacementSearch] = (
         "(benchmarks.learning.strategy first-search); ledger: 0.96 (0.92 to 0.99) on DIVIML's networks",
     ),
     _LOAD,
-    Phase(
-        "balanced loads",
-        _balance,
-        0.1,
-        (_NO_PLAN, _LOADED),
-        "a tenth and more below HEFT on jobs of unrelated machines (tests/heuristics/placements/test_balance.py)",
-    ),
     Phase(
         "every schedule",
         phases.every_schedule,

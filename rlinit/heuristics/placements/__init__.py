@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlinit.heuristics.placements.balance import balance
 from rlinit.heuristics.placements.contiguous.search import segments
 from rlinit.heuristics.placements.data_parallel import data_parallel
 from rlinit.heuristics.placements.list_scheduling.common import PlacementHeuristic
@@ -37,6 +36,5 @@ PLACEMENT_HEURISTICS: Mapping[str, PlacementHeuristic] = {
     "ea": evolve,
     "segments": segments,
     "data-parallel": data_parallel,
-    "balance": balance,
 }
 """name -> call(problem, seed=, evaluations=, budget=) -> placement, or None where it finds no feasible one."""

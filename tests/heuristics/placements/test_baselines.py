@@ -323,7 +323,7 @@ def test_undivided_baselines_split_what_no_device_takes_whole() -> None:
     problem = make_batched([[[0.0, 1.0, inf], [0.0, 2.0, inf]]] * 2, [(0, 1)])
     for name in NAMES:
         found = PLACEMENT_HEURISTICS[name](problem, seed=0, evaluations=EVALUATIONS)
-        if name in ("balance", "best-device", "segments"):
+        if name in ("best-device", "segments"):
             assert found is None
         else:
             assert found is not None
