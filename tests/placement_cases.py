@@ -4,24 +4,70 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import Any, Literal
 
 import numpy as np
 from hypothesis import strategies as st
 
 from rlinit.arrays import IntArray
+from rlinit.graph import Graph
+from rlinit.hardware import Hardware
 from rlinit.kernels.placements.timeline import no_transfers, run_batches
+from rlinit.placements.plan_fields import placement_parts
 from rlinit.placements.problem import Placement, PlacementProblem
-from rlinit.placements.timeline import MODES, obstacle, shard_masks, timeline_arrays
-from rlinit.plan import Transfers
+from rlinit.placements.timeline import MODES, makespan, obstacle, shard_masks, timeline_arrays
+from rlinit.plan import Plan, Transfers
 
 __all__ = [
     "all_devices",
     "brute_force_placement",
+    "placement_plan",
     "problems_of",
     "random_placement",
     "random_placement_problem",
     "sequences",
 ]
+
+
+def placement_plan(
+    problem: PlacementProblem,
+    placement: Placement,
+    graph: Graph,
+    hardware: Hardware,
+    *,
+    method: str,
+    resident: Literal["tensors", "weights"] = "tensors",
+) -> Plan:
+    """Return a feasible placement as a plan without a bound, a history or settings.
+
+    Parameters
+    ----------
+    problem
+        What `graph` and `hardware` become, with `resident` held in memory.
+    method
+        What found the placement.
+    """
+    parts: dict[str, Any] = placement_parts(problem, placement, graph, hardware)
+    return Plan(
+        objective=problem.objective,
+        status="feasible",
+        values=(makespan(problem, placement),),
+        bounds=None,
+        bound_source="",
+        method=method,
+        stages=(),
+        history=(),
+        phase_s={},
+        graph=graph.name,
+        graph_fingerprint=graph.fingerprint(),
+        hardware=hardware.name,
+        hardware_fingerprint=hardware.fingerprint(),
+        inputs=problem.num_shards * problem.shard_inputs,
+        shard_inputs=problem.shard_inputs,
+        transfer_rule=problem.transfers,
+        resident=resident,
+        **parts,
+    )
 
 
 def random_placement_problem(

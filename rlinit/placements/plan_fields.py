@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from itertools import islice
-from typing import Any, Literal
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from rlinit.hardware import Hardware
 from rlinit.placements.live_tensors import LiveTensors
 from rlinit.placements.ports import PortOps, port_ops
 from rlinit.placements.problem import Placement, PlacementProblem
-from rlinit.placements.timeline import Timeline, held_bytes, makespan, placement_of, timeline
+from rlinit.placements.timeline import Timeline, held_bytes, placement_of, timeline
 from rlinit.plan import Batch, DeviceUse, Plan, PlannedTransfer
 
 
@@ -101,47 +100,6 @@ def _device_uses(
         seconds = problem.time_s[ops, i, sizes].tolist()
         uses.append(DeviceUse(name, len(ops), math.fsum(seconds), float(held[i])))
     return tuple(uses)
-
-
-def placement_plan(
-    problem: PlacementProblem,
-    placement: Placement,
-    graph: Graph,
-    hardware: Hardware,
-    *,
-    method: str,
-    resident: Literal["tensors", "weights"] = "tensors",
-) -> Plan:
-    """Return a feasible placement as a plan without a bound, a history or settings.
-
-    Parameters
-    ----------
-    problem
-        What `graph` and `hardware` become, with `resident` held in memory.
-    method
-        What found the placement.
-    """
-    parts: dict[str, Any] = placement_parts(problem, placement, graph, hardware)
-    return Plan(
-        objective=problem.objective,
-        status="feasible",
-        values=(makespan(problem, placement),),
-        bounds=None,
-        bound_source="",
-        method=method,
-        stages=(),
-        history=(),
-        phase_s={},
-        graph=graph.name,
-        graph_fingerprint=graph.fingerprint(),
-        hardware=hardware.name,
-        hardware_fingerprint=hardware.fingerprint(),
-        inputs=problem.num_shards * problem.shard_inputs,
-        shard_inputs=problem.shard_inputs,
-        transfer_rule=problem.transfers,
-        resident=resident,
-        **parts,
-    )
 
 
 def placement_from_plan(plan: Plan, problem: PlacementProblem, graph: Graph, hardware: Hardware) -> Placement:

@@ -1,4 +1,4 @@
-"""The same placement problem, coarser: with its inputs split into fewer, larger shards, or on groups of devices."""
+"""The same placement problem, coarser: on groups of devices that share all shards of an op."""
 
 from __future__ import annotations
 
@@ -9,38 +9,6 @@ import numpy as np
 from rlinit.arrays import IntArray, inverse_of
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import placement_from_priority
-
-
-def in_larger_shards(problem: PlacementProblem, factor: int) -> PlacementProblem:
-    """Return the problem with every `factor` shards tied together; each of its placements is one of the problem.
-
-    Parameters
-    ----------
-    problem
-        The problem, of s shards.
-    factor
-        A divisor of s.
-    """
-    return dataclasses.replace(
-        problem,
-        shard_inputs=factor * problem.shard_inputs,
-        time_s=np.ascontiguousarray(problem.time_s[:, :, ::factor]),
-        tensor_bytes=factor * problem.tensor_bytes,
-        shard_bytes=factor * problem.shard_bytes,
-    )
-
-
-def in_smaller_shards(placement: Placement, factor: int) -> Placement:
-    """Return a placement of `in_larger_shards` as one of the problem it was made of.
-
-    Parameters
-    ----------
-    placement
-        Of a problem whose shards are each `factor` of the other's.
-    factor
-        As there.
-    """
-    return Placement(np.repeat(placement.device, factor, axis=1), placement.sequence)
 
 
 def on_groups(problem: PlacementProblem, parts: int) -> tuple[PlacementProblem, IntArray]:
@@ -69,9 +37,9 @@ def on_groups(problem: PlacementProblem, parts: int) -> tuple[PlacementProblem, 
     time = np.zeros((problem.num_ops, count, 2))
     time[:, :, 1] = problem.time_s[:, members, each].max(axis=2)
     sources, targets = members[:, None, :], members[None, :, :]
-    larger = in_larger_shards(problem, problem.num_shards)
     return dataclasses.replace(
-        larger,
+        problem,
+        shard_inputs=problem.num_shards * problem.shard_inputs,
         time_s=time,
         tensor_bytes=each * problem.tensor_bytes,
         shard_bytes=each * problem.shard_bytes,

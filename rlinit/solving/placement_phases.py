@@ -25,7 +25,6 @@ from rlinit.heuristics.placements.local_search.search import earliest_finish_sta
 from rlinit.heuristics.placements.memory.peak_memory import SHARES, PeakMemory
 from rlinit.heuristics.placements.memory.peak_relief import best_of_all
 from rlinit.placements.problem import Placement, PlacementProblem
-from rlinit.placements.shards import in_larger_shards, in_smaller_shards
 from rlinit.solving.common.incumbent import PlacementIncumbent
 from rlinit.solving.common.options import SEED_STRIDE, SolveOptions
 
@@ -33,9 +32,6 @@ _STARTS = ("heft", "segments", "data-parallel")
 """Heuristics of milliseconds that the search begins from, the best of them."""
 
 NOTHING_FITS = "no placement respects memory, groups, exclusions and links together"
-
-FEW_SHARDS = 4
-"""Shards up to which a search moves them one by one as soon as several together."""
 
 _SPLIT_OPS = 3_000
 """Ops up to which the blocks of a graph are solved on their own."""
@@ -369,20 +365,6 @@ def local_search(
         )
         for found in runs:
             incumbent.offer(found, "sweep")
-
-
-def search_in_larger_shards(search: PlacementSearch) -> None:
-    """Search from whole ops with at most `FEW_SHARDS` shards, of which one move takes as much as many single ones."""
-    incumbent, shards = search.incumbent, search.problem.num_shards
-    factor = next(factor for factor in range(1, shards + 1) if shards % factor == 0 and shards <= FEW_SHARDS * factor)
-    if incumbent.finished:
-        return
-    with incumbent.in_phase("sweep in larger shards"):
-        found = sweep_placements(
-            in_larger_shards(search.searched(), factor), seed=search.options.seed, budget=incumbent.budget
-        )
-        if found is not None:
-            incumbent.offer(in_smaller_shards(found, factor), "sweep in larger shards")
 
 
 def split_blocks(search: PlacementSearch) -> None:

@@ -70,10 +70,6 @@ _ONE_SHARD: Condition[PlacementSearch] = Condition("no op is split", lambda sear
 _SHARDS: Condition[PlacementSearch] = Condition(
     "ops are split into shards", lambda search: search.problem.num_shards > 1
 )
-_MANY_SHARDS: Condition[PlacementSearch] = Condition(
-    f"ops are split into more than {phases.FEW_SHARDS} shards",
-    lambda search: search.problem.num_shards > phases.FEW_SHARDS,
-)
 _BINDS: Condition[PlacementSearch] = Condition("memory binds", lambda search: search.memory_binds)
 _FEW_SCHEDULES: Condition[PlacementSearch] = Condition(
     "live tensors fill a device, few ops and choices of devices",
@@ -208,13 +204,6 @@ _AUTO: Strategy[PlacementSearch] = (
         (_BINDS, _SHARDS),
         "moves of single shards stall where devices are full; multipliers price their memory "
         "(benchmarks.papers.diviml --part table4 --inputs 128)",
-    ),
-    Phase(
-        "search in larger shards",
-        phases.search_in_larger_shards,
-        0.2,
-        (_MANY_SHARDS,),
-        "single shards stall where there are many: an op goes over by a row of moves, the first of them worse",
     ),
     Phase("local search", phases.local_search, 0.05, (_EASY,), "blocks will be searched to the end"),
     Phase(

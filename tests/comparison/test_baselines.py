@@ -17,7 +17,7 @@ from rlinit.comparison.stages import STAGE_BASELINES
 from rlinit.errors import InvalidPlan
 from rlinit.files import write_json
 from rlinit.placements.lowering import lower_placement
-from rlinit.placements.plan_fields import placement_plan
+from tests.placement_cases import placement_plan
 
 CHAIN = rlinit.Graph.build(
     [(f"v{i}", {"time_s": {"slow": 2.0, "fast": 1.0}, "param_bytes": 4.0, "out_bytes": 1.0}) for i in range(6)],

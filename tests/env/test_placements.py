@@ -21,9 +21,8 @@ from rlinit.env.state import improvement
 from rlinit.errors import RlinitError
 from rlinit.hardware import Hardware
 from rlinit.placements.lowering import lower_placement
-from rlinit.placements.plan_fields import placement_plan
 from rlinit.placements.timeline import held_bytes, makespan
-from tests.placement_cases import random_placement_problem
+from tests.placement_cases import placement_plan, random_placement_problem
 
 
 def play(env: PlacementEnv, seed: int) -> tuple[list[float], dict[str, Any]]:

@@ -10,9 +10,9 @@ from rlinit.checker.stages import stage_uses
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.placements.lowering import lower_placement
-from rlinit.placements.plan_fields import placement_plan
 from rlinit.placements.timeline import placement_from_priority
 from rlinit.plan import Plan, Transfers
+from tests.placement_cases import placement_plan
 
 __all__ = ["random_case", "random_graph", "random_hardware", "random_plan", "stage_plan"]
 

@@ -18,10 +18,11 @@ from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.placements.lowering import lower_placement
-from rlinit.placements.plan_fields import placement_from_plan, placement_parts, placement_plan
+from rlinit.placements.plan_fields import placement_from_plan, placement_parts
 from rlinit.placements.ports import carriers, port_ops
 from rlinit.placements.timeline import makespan, placement_from_priority
 from rlinit.plan import Plan, Resident, Transfers
+from tests.placement_cases import placement_plan
 
 TWO = Hardware.mesh([Device("p0", "p", float("inf")), Device("q0", "q", float("inf"))], 2.0, latency_s=0.25)
 

@@ -1,4 +1,4 @@
-"""How many shards inputs are split into, and placements of larger shards as those of smaller ones."""
+"""How many shards inputs are split into, and placements on groups of devices as those on their members."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.heuristics.placements.list_scheduling.heuristics import whole_ops
-from rlinit.placements.lowering import lower_placement, shard_inputs
-from rlinit.placements.shards import in_larger_shards, in_smaller_shards, on_groups, on_members
+from rlinit.placements.lowering import shard_inputs
+from rlinit.placements.shards import on_groups, on_members
 from rlinit.placements.timeline import held_bytes, makespan
-from rlinit.plan import Transfers
-from tests.placement_cases import random_placement, random_placement_problem
+from tests.placement_cases import random_placement_problem
 
 ROOFLINE = Graph.build([("a", {"flops": 1e9, "out_bytes": 0}), ("b", {"flops": 2e9, "out_bytes": 0})], [("a", "b")])
 
@@ -94,25 +93,6 @@ def test_large_graphs_have_few_shards() -> None:
     """Costs and searches grow with the shards."""
     ops = [(f"op{v}", {"flops": 1e9}) for v in range(20_000)]
     assert shard_inputs(Graph.build(ops, []), two(None, None), 64) == 16
-
-
-@pytest.mark.parametrize("transfers", ["parallel", "exclusive", "blocking"])
-def test_a_placement_of_larger_shards_is_one_of_smaller_ones(transfers: Transfers) -> None:
-    """The makespan and the bytes held are the same, whatever moves."""
-    rng = np.random.default_rng(0)
-    ops = [(f"op{v}", {"flops": 1e9 * (1 + v), "out_bytes": 1e6, "param_bytes": 3.0}) for v in range(8)]
-    edges = [(f"op{u}", f"op{v}") for u in range(8) for v in range(u + 1, 8) if rng.random() < 0.3]
-    fine = lower_placement(
-        Graph.build(ops, edges), two(None, None), "throughput", inputs=24, transfers=transfers
-    ).problem
-    assert fine.num_shards == 12
-    coarse = in_larger_shards(fine, 4)
-    assert coarse.num_shards == 3
-    for _ in range(50):
-        found = random_placement(coarse, rng)
-        same = in_smaller_shards(found, 4)
-        assert makespan(fine, same) == pytest.approx(makespan(coarse, found))
-        assert held_bytes(fine, same.device) == pytest.approx(held_bytes(coarse, found.device))
 
 
 def test_a_plan_of_larger_shards_is_refined_in_smaller_ones() -> None:

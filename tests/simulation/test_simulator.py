@@ -13,9 +13,9 @@ from rlinit.checker import verify
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.placements.plan_fields import placement_plan
 from rlinit.simulation.simulator import simulate
 from tests.executors.plans import random_case, random_graph, random_hardware, random_plan, stage_plan
+from tests.placement_cases import placement_plan
 
 SEEDS = st.integers(0, 100_000)
 RULES = st.sampled_from(["parallel", "exclusive", "blocking"])

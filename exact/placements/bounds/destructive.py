@@ -39,7 +39,7 @@ from rlinit.exact.placements.analysis.rounding import makespan_quantum
 from rlinit.exact.placements.analysis.symmetry import alike_devices
 from rlinit.exact.placements.analysis.time_windows import close_groups, latest_end, possible_batches
 from rlinit.exact.placements.bounds.destructive_branching import STANDS, STOPPED, branch, new_stack
-from rlinit.exact.placements.bounds.destructive_kernel import CHANGED, REFUTED, Trial, tighten
+from rlinit.exact.placements.bounds.destructive_kernel import CHANGED, REFUTED, Trial
 from rlinit.exact.placements.bounds.load import load_lagrangian
 from rlinit.exact.solvers.quantum import round_up
 from rlinit.hardware import CAPACITY_SLACK
@@ -200,20 +200,18 @@ class DestructiveSearch:
 
     def _answer(self, limit: float, budget: Budget) -> int:
         """Return `REFUTED`, `STANDS` or `STOPPED` for a limit."""
-        able = self._able.copy()
-        head, tail = np.zeros(able.shape), np.zeros(able.shape)
-        trial = self._prepared(budget)
+        n, d = self._able.shape
+        most = min(n + n * n // 4, max(2, _STACK_BYTES // max(1, 17 * n * d)))
+        trial, stack = self._prepared(budget), new_stack(self._able, most if self._quota > 0 else 0)
         for _ in range(_ROUNDS):
-            state = tighten(self._flow, trial, able, head, tail, limit, np.zeros((0, 2), np.int64))
+            state, _ = branch(self._flow, trial, stack, limit, 0)
             if state != CHANGED or budget.expired:
                 break
         if state == REFUTED:
             return REFUTED
         if self._quota == 0 or budget.expired:
             return STOPPED
-        n, d = able.shape
-        depth = min(n + n * n // 4, max(2, _STACK_BYTES // max(1, 17 * n * d)))
-        stack, left = new_stack(able, head, tail, depth), self._quota
+        left = self._quota
         answer = STOPPED
         while answer == STOPPED and left > 0 and not budget.expired:
             before = budget.elapsed_s

@@ -34,13 +34,13 @@ class Stack(NamedTuple):
     at: IntArray
 
 
-def new_stack(able: BoolArray, head: FloatArray, tail: FloatArray, depth: int) -> Stack:
-    """Return a search that has not begun.
+def new_stack(able: BoolArray, depth: int) -> Stack:
+    """Return a search that has not begun, in which heads and tails are 0.
 
     Parameters
     ----------
-    able, head, tail
-        (n, d) what `tighten` left.
+    able
+        (n, d) which device may run an op.
     depth
         Most choices after one another.
     """
@@ -55,7 +55,7 @@ def new_stack(able: BoolArray, head: FloatArray, tail: FloatArray, depth: int) -
         np.full((depth + 1, 2), -1, np.int64),
         np.full(1, -1, np.int64),
     )
-    stack.able[0], stack.head[0], stack.tail[0] = able, head, tail
+    stack.able[0], stack.head[0], stack.tail[0] = able, 0.0, 0.0
     return stack
 
 
@@ -190,14 +190,16 @@ def branch(flow: DataFlow, trial: Trial, stack: Stack, limit: float, nodes: int)
     limit
         Seconds.
     nodes
-        Most choices to look at.
+        Most choices to look at; 0: narrow what the search begins with once, see `tighten`.
 
     Returns
     -------
     `REFUTED`, `STANDS` where some choice of all devices and orders is not refuted (or none deeper can be made), or
-    `STOPPED`; and the choices looked at.
+    `STOPPED`; and the choices looked at. What `tighten` returns, and 0, where none is to be looked at.
     """
     used = 0
+    if nodes == 0:
+        return tighten(flow, trial, stack.able[0], stack.head[0], stack.tail[0], limit, stack.pairs[:0]), used
     if stack.at[0] < 0:
         stack.at[0] = 0
         if not _open(flow, trial, stack, 0, limit):
