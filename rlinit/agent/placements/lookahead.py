@@ -87,7 +87,6 @@ def _rank(p: OneGraph, s: PartialSchedule, best: IntArray) -> int:
     return found
 
 
-@njit(cache=True, nogil=True)
 def play_ahead(
     a: RolloutArrays,
     policy: Policy,
@@ -116,11 +115,18 @@ def play_ahead(
     -----
     Places up to ``n * ops * d * (steps + 1)`` ops, two to five a microsecond.
     """
-    n, d = len(a.tensor), len(a.capacity)
-    p = one_graph(a, 0, policy, cost_to_go)
-    s = beginning(p, a.capacity, steps + 1)
-    start, best, estimate = np.zeros(n), np.empty(ops, np.int64), np.empty(d)
-    for _ in range(n):
+    p = one_graph(a, policy, cost_to_go)
+    s, start = beginning(p, a.capacity, steps + 1), np.zeros(len(a.tensor))
+    placed = _play(p, s, steps, ops, late, start)
+    return float(s.end.max(initial=0.0)) if placed else np.inf, s.ops[:, DEVICE].copy(), start
+
+
+@njit(cache=True, nogil=True)
+def _play(p: OneGraph, s: PartialSchedule, steps: int, ops: int, late: float, start: FloatArray) -> bool:
+    """Place all ops and write when each starts; return False where one fits nowhere."""
+    d = len(s.size)
+    best, estimate = np.empty(ops, np.int64), np.empty(d)
+    for _ in range(len(start)):
         at, device, least = -1, -1, np.inf
         for k in range(_rank(p, s, best)):
             likeliest = _try_devices(p, s, best[k], late * p.scale[0], steps, estimate)
@@ -129,9 +135,9 @@ def play_ahead(
                 if estimate[i] < least:
                     at, device, least = best[k], i, estimate[i]
         if at < 0:
-            return np.inf, s.ops[:, DEVICE].copy(), start
+            return False
         v = s.ready[at]
         look_at(p, s, v)
         start[v] = s.begin[device]
         put(p, s, at, device, 0)
-    return s.end.max() if n else 0.0, s.ops[:, DEVICE].copy(), start
+    return True

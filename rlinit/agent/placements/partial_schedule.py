@@ -72,46 +72,28 @@ DEVICE, _WAITING, _UNREAD, _DECIDED = 0, 1, 2, 3
 """Columns of `PartialSchedule.ops`."""
 
 
-@njit(cache=True, nogil=True)
-def one_graph(a: RolloutArrays, g: int, policy: Policy, cost_to_go: FloatArray) -> OneGraph:
-    """Return graph g of a batch with the policy's part for it; see `rlinit.kernels.placements.rollouts.play`.
+def one_graph(a: RolloutArrays, policy: Policy, cost_to_go: FloatArray) -> OneGraph:
+    """Return a batch of one problem with the policy for it.
 
     Parameters
     ----------
-    a
-        The batch of problems in one array each.
-    g
-        Index of the graph.
-    policy
-        Keys and logits of the batch.
+    a, policy
+        The problem, and what the network says of it.
     cost_to_go
-        (N,) seconds that remain after each op.
+        (n * d,) seconds that remain after each op on each device.
     """
-    low, high = a.ptr[g], a.ptr[g + 1]
-    n, d = high - low, a.device_ptr[g + 1] - a.device_ptr[g]
-    pairs, links = slice(a.pair_ptr[g], a.pair_ptr[g + 1]), slice(a.link_ptr[g], a.link_ptr[g + 1])
-    into, out = a.pred_indptr[low : high + 1], a.succ_indptr[low : high + 1]
-    return OneGraph(
-        into - into[0],
-        a.pred[into[0] : into[-1]] - low,
-        out - out[0],
-        a.succ[out[0] : out[-1]] - low,
-        np.where(a.allowed[pairs], a.time[pairs], np.inf).reshape(n, d),
-        a.tensor[low:high].copy(),
-        a.need[low:high].copy(),
-        a.group[low:high] - low,
-        a.s_per_byte[links].copy().reshape(d, d),
-        a.delay[links].copy().reshape(d, d),
-        a.place[low:high].copy(),
-        a.scale[g : g + 1].copy(),
-        policy.key[low:high].copy(),
-        policy.score[pairs].copy().reshape(n, d),
-        policy.late_weight[pairs].copy().reshape(n, d),
-        cost_to_go[pairs].copy().reshape(n, d),
+    pairs, links = (len(a.tensor), len(a.capacity)), (len(a.capacity), len(a.capacity))
+    parts = (
+        *(a.pred_indptr, a.pred, a.succ_indptr, a.succ),
+        np.where(a.allowed, a.time, np.inf).reshape(pairs),
+        *(a.tensor, a.need, a.group),
+        *(a.s_per_byte.reshape(links), a.delay.reshape(links)),
+        *(a.place, a.scale, policy.key),
+        *(weight.reshape(pairs) for weight in (policy.score, policy.late_weight, cost_to_go)),
     )
+    return OneGraph(*map(np.array, parts))  # copies: kernels would be compiled anew for arrays that are read only
 
 
-@njit(cache=True, nogil=True)
 def beginning(p: OneGraph, room: FloatArray, steps: int) -> PartialSchedule:
     """Return the state before any op is placed, with a journal of so many steps.
 
@@ -125,30 +107,16 @@ def beginning(p: OneGraph, room: FloatArray, steps: int) -> PartialSchedule:
         Steps that the journal has room for.
     """
     n, d = p.time.shape
-    s = PartialSchedule(
-        np.empty((d, n)),
-        np.empty((d, n)),
-        np.zeros(d, np.int64),
-        room.copy(),
-        np.zeros((n, 4), np.int64),
-        np.zeros(n),
-        np.empty(n, np.int64),
-        np.zeros(1, np.int64),
-        np.zeros(3),
-        np.empty((steps, 5), np.int64),
-        np.empty(d),
-        np.empty(d),
-        np.empty(d, np.int64),
-        np.empty(d),
+    ops = np.zeros((n, 4), np.int64)
+    ops[:, _WAITING], ops[:, _UNREAD], ops[:, _DECIDED] = np.diff(p.pred_indptr), np.diff(p.succ_indptr), -1
+    first = np.flatnonzero(ops[:, _WAITING] == 0)
+    ready = np.zeros(n, np.int64)
+    ready[: len(first)] = first
+    return PartialSchedule(
+        *(np.zeros((d, n)), np.zeros((d, n)), np.zeros(d, np.int64), np.array(room)),
+        *(ops, np.zeros(n), ready, np.array([len(first)]), np.zeros(3), np.zeros((steps, 5), np.int64)),
+        *(np.zeros(d), np.zeros(d), np.zeros(d, np.int64), np.zeros(d)),
     )
-    for v in range(n):
-        s.ops[v, _WAITING] = p.pred_indptr[v + 1] - p.pred_indptr[v]
-        s.ops[v, _UNREAD] = p.succ_indptr[v + 1] - p.succ_indptr[v]
-        s.ops[v, _DECIDED] = -1
-        if s.ops[v, _WAITING] == 0:
-            s.ready[s.num_ready[0]] = v
-            s.num_ready[0] += 1
-    return s
 
 
 @njit(cache=True, nogil=True, inline="always")

@@ -19,37 +19,10 @@ from rlinit.agent.placements.partial_schedule import (
     one_graph,
     put,
 )
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.placements.rollout_arrays import Policy, RolloutArrays
 from rlinit.kernels.placements.rollouts import draw_index
-
-
-@njit(cache=True, nogil=True)
-def _members(p: OneGraph, room: FloatArray, samples: int) -> PartialSchedule:
-    """Return schedules without any op, one a row of every array."""
-    first = beginning(p, room, 1)
-    n, d = p.time.shape
-    m = PartialSchedule(
-        np.empty((samples, d, n)),
-        np.empty((samples, d, n)),
-        np.empty((samples, d), np.int64),
-        np.empty((samples, d)),
-        np.empty((samples, n, 4), np.int64),
-        np.zeros((samples, n)),
-        np.empty((samples, n), np.int64),
-        np.empty((samples, 1), np.int64),
-        np.empty((samples, 3)),
-        np.empty((samples, 1, 5), np.int64),
-        np.empty((samples, d)),
-        np.empty((samples, d)),
-        np.empty((samples, d), np.int64),
-        np.empty((samples, d)),
-    )
-    for s in range(samples):
-        m.size[s], m.room[s], m.ops[s] = first.size, first.room, first.ops
-        m.ready[s], m.num_ready[s], m.open_ends[s] = first.ready, first.num_ready, first.open_ends
-    return m
 
 
 @njit(cache=True, nogil=True)
@@ -106,17 +79,23 @@ def _advance(
 @njit(cache=True, nogil=True)
 def _copy(m: PartialSchedule, source: int, target: int) -> None:
     """Make member `target` like member `source`."""
-    m.size[target], m.room[target], m.ops[target] = m.size[source], m.room[source], m.ops[source]
-    m.end[target], m.num_ready[target], m.open_ends[target] = m.end[source], m.num_ready[source], m.open_ends[source]
+    _, n, columns = m.ops.shape
+    for v in range(n):  # assignments of arrays take seconds more to compile
+        m.end[target, v] = m.end[source, v]
+        for column in range(columns):
+            m.ops[target, v, column] = m.ops[source, v, column]
     for k in range(m.num_ready[source, 0]):
         m.ready[target, k] = m.ready[source, k]
+    m.num_ready[target, 0] = m.num_ready[source, 0]
+    for k in range(m.open_ends.shape[1]):
+        m.open_ends[target, k] = m.open_ends[source, k]
     for i in range(m.size.shape[1]):
+        m.size[target, i], m.room[target, i] = m.size[source, i], m.room[source, i]
         for k in range(m.size[source, i]):
             m.starts[target, i, k] = m.starts[source, i, k]
             m.ends[target, i, k] = m.ends[source, i, k]
 
 
-@njit(cache=True, nogil=True)
 def play_population(
     a: RolloutArrays,
     policy: Policy,
@@ -144,11 +123,27 @@ def play_population(
     rng
         For draws.
     """
-    n = len(a.tensor)
-    p = one_graph(a, 0, policy, cost_to_go)
-    m = _members(p, a.capacity, samples)
-    start, logit = np.zeros((samples, n)), np.empty(n)
-    estimate = np.zeros(samples)
+    p = one_graph(a, policy, cost_to_go)
+    first = beginning(p, a.capacity, 1)
+    m = PartialSchedule(*(np.repeat(part[None], samples, axis=0) for part in first))
+    start = np.zeros((samples, len(a.tensor)))
+    placed = _play(p, m, temperature, kept, every, rng, start)
+    return np.where(placed, m.end.max(axis=1, initial=0.0), np.inf), m.ops[:, :, DEVICE].copy(), start
+
+
+@njit(cache=True, nogil=True)
+def _play(
+    p: OneGraph,
+    m: PartialSchedule,
+    temperature: float,
+    kept: int,
+    every: int,
+    rng: np.random.Generator,
+    start: FloatArray,
+) -> BoolArray:
+    """Place all ops of every member and write when each starts, (S, n); return (S,) which members did not get stuck."""
+    samples, n = start.shape
+    logit, estimate = np.empty(n), np.zeros(samples)
     for done in range(0, n, every):
         steps = min(every, n - done)
         for s in range(samples):
@@ -161,9 +156,7 @@ def play_population(
             for k in range(min(kept, samples), samples):
                 source, target = ranked[k % kept], ranked[k]
                 _copy(m, source, target)
-                start[target], estimate[target] = start[source], estimate[source]
-    makespan = np.full(samples, np.inf)
-    for s in range(samples):
-        if estimate[s] < np.inf:
-            makespan[s] = m.end[s].max() if n else 0.0
-    return makespan, m.ops[:, :, DEVICE].copy(), start
+                estimate[target] = estimate[source]
+                for v in range(n):
+                    start[target, v] = start[source, v]
+    return estimate < np.inf
