@@ -113,9 +113,20 @@ def beginning(p: OneGraph, room: FloatArray, steps: int) -> PartialSchedule:
     ready = np.zeros(n, np.int64)
     ready[: len(first)] = first
     return PartialSchedule(
-        *(np.zeros((d, n)), np.zeros((d, n)), np.zeros(d, np.int64), np.array(room)),
-        *(ops, np.zeros(n), ready, np.array([len(first)]), np.zeros(3), np.zeros((steps, 5), np.int64)),
-        *(np.zeros(d), np.zeros(d), np.zeros(d, np.int64), np.zeros(d)),
+        starts=np.zeros((d, n)),
+        ends=np.zeros((d, n)),
+        size=np.zeros(d, np.int64),
+        room=room.copy(),
+        ops=ops,
+        end=np.zeros(n),
+        ready=ready,
+        num_ready=np.array([len(first)]),
+        open_ends=np.zeros(3),
+        journal=np.zeros((steps, 5), np.int64),
+        finish=np.zeros(d),
+        begin=np.zeros(d),
+        slot=np.zeros(d, np.int64),
+        logit=np.zeros(d),
     )
 
 

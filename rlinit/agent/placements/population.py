@@ -125,7 +125,7 @@ def play_population(
     """
     p = one_graph(a, policy, cost_to_go)
     first = beginning(p, a.capacity, 1)
-    m = PartialSchedule(*(np.repeat(part[None], samples, axis=0) for part in first))
+    m = PartialSchedule._make(np.repeat(part[None], samples, axis=0) for part in first)
     start = np.zeros((samples, len(a.tensor)))
     placed = _play(p, m, temperature, kept, every, rng, start)
     return np.where(placed, m.end.max(axis=1, initial=0.0), np.inf), m.ops[:, :, DEVICE].copy(), start
