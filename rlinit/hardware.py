@@ -423,7 +423,8 @@ class Hardware:
             A link that names an unknown device, or contents the constructor refuses.
         """
         check_device_count(sum(row.get("count", 1) for row in data["device"]), InvalidHardware)
-        devices = [device for row in data["device"] for device in _expand(row)]
+        reached: dict[int, Mapping[str, Efficiency]] = {}
+        devices = [device for row in data["device"] for device in _expand(row, reached)]
         index = {device.name: i for i, device in enumerate(devices)}
         d = len(devices)
         everywhere = data.get("bandwidth", 0.0 if "link" in data else math.inf)
@@ -550,8 +551,11 @@ def _numbered(name: str, i: int) -> str:
     return f"{name}-{i}" if name[-1:].isdigit() else f"{name}{i}"
 
 
-def _expand(row: Mapping[str, Any]) -> list[Device]:
-    """Return the devices one table of a file stands for (`count` makes several)."""
+def _expand(row: Mapping[str, Any], reached: dict[int, Mapping[str, Efficiency]]) -> list[Device]:
+    """Return the devices one table of a file stands for (`count` makes several).
+
+    `reached` has the efficiencies of tables before it, by the identity of what they were read from: presets share them.
+    """
     values = {key: value for key, value in row.items() if key != "count"}
     if values.get("batch_sizes") is not None:
         values["batch_sizes"] = tuple(values["batch_sizes"])
@@ -563,7 +567,9 @@ def _expand(row: Mapping[str, Any]) -> list[Device]:
             values[key] = _quantity(what, value, unit)
     if "efficiency" in values:
         try:
-            values["efficiency"] = efficiencies_of(values["efficiency"])
+            said = row["efficiency"]
+            values["efficiency"] = reached[id(said)] if id(said) in reached else efficiencies_of(said)
+            reached[id(said)] = values["efficiency"]
         except InvalidHardware as problem:
             raise InvalidHardware(f"device {row['name']!r}: {problem}") from None
     device = Device(**values)

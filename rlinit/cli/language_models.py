@@ -44,7 +44,7 @@ class Llm:
         str, tyro.conf.Positional, tyro.conf.arg(metavar="CONFIG", help="A config.json, or a .gguf file.")
     ]
     hw: str
-    """Devices joined by name (2x3090+cpu, 4xa100-80g+nvlink, m3-max/rtx4090+cpu/10gbe), or a hardware file."""
+    """Devices joined by name (2x3090+cpu, 8x8xa100-80g, m3-max/rtx4090+cpu/10gbe), or a hardware file."""
     objective: Literal["decode", "prefill", "request", "pipeline"] = "decode"
     """Seconds per output token, to the first token, of a request, or of the slowest stage of a pipeline."""
     context: int | None = None

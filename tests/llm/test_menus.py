@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -158,6 +159,28 @@ def test_plans_are_those_of_schedule(config: dict[str, Any], asked: dict[str, An
     assert all(value >= plan.value * (1 - 1e-9) for value in values)
     if asked.get("recompute") == "all":
         assert all("recomputed" in way for use in plan.stages for op, way in use.variants.items() if "layer" in op)
+
+
+def test_collectives_are_those_that_were_measured() -> None:
+    """Where the tables of a device have all-reduces, these count in place of a ring."""
+
+    class Tables:
+        @staticmethod
+        def collective(kind: str, devices: int, size: float) -> Any:
+            assert (kind, devices) == ("all_reduce", 2)
+            return SimpleNamespace(seconds=[2.0])
+
+        @staticmethod
+        def nothing(*_: Any, **__: Any) -> None:
+            return None
+
+        product = attention = experts = nothing
+
+    hardware = Hardware.preset("1x2xa100-80g")
+    model = llm.load(LLAMA, context=256)
+    measured = replace(model, costs=cast("Any", {"a100": Tables}))
+    rows = [variants(llm.to_graph(one, hardware, training="1f1b"), "layer0", 2)["tensor"] for one in (model, measured)]
+    assert rows[1].time_s - rows[0].time_s == pytest.approx(4 * 2.0, rel=1e-3)
 
 
 def test_caches_are_dealt_out_among_replicas() -> None:
