@@ -56,6 +56,7 @@ COMMANDS = (
     ("components.measured_costs",),
     *(("families.training_pipelines", part) for part in ("plans", "published", "trained")),
     *(("families.placements", name) for name in ("unrelated", "randomly-wired", "imported", "large")),
+    *(("families.serving", part) for part in ("fleets", "models")),
     ("families.first_answers", "--time-limit-s", "5"),
     *((f"learning.{name}",) for name in ("multipliers", "costs", "branching")),
     ("learning.strategy", "flow"),

@@ -83,6 +83,8 @@ _TITLES = {
     "training_pipelines_published": "Training pipelines: published workloads",
     "training_pipelines_trained": "Training pipelines: planned and trained",
     "language_models": "Language models over clusters",
+    "serving_fleets": "Serving on made-up fleets",
+    "serving_models": "Serving language models, rate against latency",
     "language_models_any_device": "Language models, each unit on any device",
     "certificates_dnn_partitioning": "Certificates: dnn-partitioning",
     "certificates_assembly_lines": "Certificates: assembly lines",

@@ -22,7 +22,8 @@ A layout of a language model that serves, as `rlinit serve --out` writes it, is 
 
 Its flow keeps to spans, rates and links and is conserved; its bound is proven by `coverage` (every layer is on devices
 that pass the rate together), by `prices` (whole devices that pass it cost more than all do), or by networks apart. Its
-status, flow and bound are computed or proven; spans are chosen; partial is asked; paths, baselines and message unread.
+status, flow and bound are computed or proven; spans are chosen; partial is asked; weights, paths, baselines and
+message are unread.
 
 Kinds of proof, each of "no schedule has a value below this":
 
@@ -204,7 +205,7 @@ FLEET_DEVICE_KEYS = frozenset(("name", "type", "tokens_per_s_by_layers_held", "t
 FLEET_LINK_KEYS = frozenset(("from", "to", "tokens_per_s"))
 SERVING_KEYS = frozenset(
     ("format", "version", "status", "tokens_per_s", "bound", "spans", "flow", "partial", "proof", "message")
-    + ("paths", "baselines")
+    + ("weights", "paths", "baselines")
 )
 SCHEDULE_KEYS = ("assignment", "values", "bounds", "stages", "batches", "transfers", "devices", "start_s")
 CERTIFICATE_KEYS = frozenset(("format", "version", "graph_fingerprint", "hardware_fingerprint", "levels", "trusted"))

@@ -15,9 +15,20 @@ from rlinit.cli.inputs import check_targets, device_places, measured_folders
 from rlinit.cli.output import escape_markup, print_table
 from rlinit.costs.tables import by_kind
 from rlinit.errors import RlinitError
-from rlinit.files import write_json
 from rlinit.hardware import Hardware
-from rlinit.llm import Limit, LlmPlan, Span, load, max_batch, max_context, plan, serve, to_llama_cpp, to_vllm
+from rlinit.llm import (
+    Limit,
+    LlmPlan,
+    ServingPlan,
+    Span,
+    load,
+    max_batch,
+    max_context,
+    plan,
+    serve,
+    to_llama_cpp,
+    to_vllm,
+)
 from rlinit.llm.weights.mixtures import MIXTURES
 from rlinit.plan import Plan
 from rlinit.stages.training.rules import Recompute
@@ -45,8 +56,10 @@ class Llm:
     ]
     hw: str
     """Devices joined by name (2x3090+cpu, 8x8xa100-80g, m3-max/rtx4090+cpu/10gbe), or a hardware file."""
-    objective: Literal["decode", "prefill", "request", "pipeline"] = "decode"
-    """Seconds per output token, to the first token, of a request, or of the slowest stage of a pipeline."""
+    objective: Literal["decode", "prefill", "request", "pipeline", "throughput"] = "decode"
+    """Seconds per output token, to the first token, of a request, of a pipeline's slowest stage; or tokens a second."""
+    max_latency_s: float | None = None
+    """With --objective throughput: most seconds of a pass, which makes a token of each sequence."""
     context: int | None = None
     """Tokens that the cache has room for; by default prompt and output."""
     batch: int = 1
@@ -114,6 +127,8 @@ def plan_language_model(command: Llm) -> int:
     """
     check_targets(command.out)
     found, limit = _planned(command)
+    if isinstance(found, ServingPlan):
+        return _show_layout(found, command.json, command.out)
     if command.out is not None:
         found.save(command.out)
     if isinstance(found, Plan):
@@ -133,7 +148,7 @@ def plan_language_model(command: Llm) -> int:
     return 0 if found.spans else EXIT_CODES["infeasible"]
 
 
-def _planned(command: Llm) -> tuple[LlmPlan | Plan, Limit | None]:
+def _planned(command: Llm) -> tuple[LlmPlan | Plan | ServingPlan, Limit | None]:
     """Return the plan, with the largest context or batch where that is asked for."""
     if command.max_context and command.max_batch:
         raise RlinitError("--max-context and --max-batch: ask for one of them, at a given value of the other")
@@ -162,7 +177,9 @@ def _planned(command: Llm) -> tuple[LlmPlan | Plan, Limit | None]:
             raise RlinitError("--max-context and --max-batch are for devices with a stage each, not for --replicas")
         most = (max_context if command.max_context else max_batch)(model, hardware, **settings)
         return most.plan, most
-    return plan(model, hardware, **settings, **groups), None
+    found: LlmPlan | Plan | ServingPlan
+    found = plan(model, hardware, max_latency_s=command.max_latency_s, **settings, **groups)
+    return found, None
 
 
 def _flags(command: Llm, found: LlmPlan) -> list[str]:
@@ -295,9 +312,14 @@ def serve_model(command: Serve) -> int:
     """
     check_targets(command.out)
     layout = serve(command.rates, partial=command.partial, time_limit_s=command.time_limit_s, seed=command.seed)
-    if command.out is not None:
-        write_json(command.out, layout.to_dict())
-    if command.json:
+    return _show_layout(layout, command.json, command.out)
+
+
+def _show_layout(layout: ServingPlan, as_json: bool, out: Path | None) -> int:
+    """Write and print a layout; return the exit code."""
+    if out is not None:
+        layout.save(out)
+    if as_json:
         print(json.dumps(layout.to_dict()))
     elif layout.status == "infeasible":
         print(f"infeasible: {layout.message}")
@@ -314,4 +336,8 @@ def serve_model(command: Serve) -> int:
         above = layout.bound / layout.tokens_per_s - 1
         closed = "no layout serves more" if layout.status == "optimal" else f"at most {above:.2%} more is possible"
         print(f"{layout.status}: {layout.tokens_per_s:,.2f} tokens a second; bound {layout.bound:,.2f}, {closed}")
+        if layout.paths:
+            print(f"a token takes {format_seconds(layout.latency_s)} along the slowest of {len(layout.paths)} paths")
+        for name, value in layout.baselines.items():
+            print(f"  {name}: {f'{value:,.4g} tokens a second' if value else 'does not fit'}")
     return 0 if layout.spans else EXIT_CODES["infeasible"]

@@ -15,6 +15,7 @@ from rlinit.llm.planning import Limit, max_batch, max_context, plan
 from rlinit.llm.result import DeviceMemory, Level, LlmPlan, Span
 from rlinit.llm.serving.fleets import Fleet, load_fleet
 from rlinit.llm.serving.layouts import ServingPlan, serve
+from rlinit.llm.throughput import frontier
 from rlinit.llm.verification import verify
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "ServingPlan",
     "Span",
     "Workload",
+    "frontier",
     "load",
     "load_fleet",
     "max_batch",

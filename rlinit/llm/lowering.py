@@ -263,7 +263,7 @@ def lower_chain(
     weights = np.array([sum(model.weight_bytes(part) for part in parts) for _, parts in units], dtype=np.float64)
     cached = np.array([batches * sum(model.kv_bytes(part) for part in parts) for _, parts in units], dtype=np.float64)
     cached[-1] += logit_bytes(model, hardware, settings, used, far_head)
-    seconds = _unit_seconds(model, [hardware.devices[at] for at in ids], [parts for _, parts in units], passes)
+    seconds = unit_seconds(model, [hardware.devices[at] for at in ids], [parts for _, parts in units], passes)
     hosts = np.array([hardware.devices[at].kind == "cpu" for at in ids])
     if not far_head and len(used) > 1 and not hosts.all():
         seconds[hosts, -1] = math.inf
@@ -386,13 +386,23 @@ def _check_devices(model: LanguageModel, hardware: Hardware, settings: Settings)
             )
 
 
-def _unit_seconds(
+def unit_seconds(
     model: LanguageModel,
     devices: Sequence[Device],
     units: list[tuple[Part, ...]],
     passes: tuple[tuple[Phase, int], ...],
 ) -> NDArray[np.float64]:
-    """Return (d, n) seconds; parts that differ in nothing but their layer are timed once."""
+    """Return (d, n) seconds; parts that differ in nothing but their layer are timed once.
+
+    Parameters
+    ----------
+    model, devices
+        What runs where.
+    units
+        Parts of each unit.
+    passes
+        Phases that are summed, and how often.
+    """
     known: dict[object, float] = {}
 
     def timed(part: Part, device: Device, phase: Phase) -> float:

@@ -21,7 +21,9 @@ from rlinit.llm.menus import to_graph
 from rlinit.llm.model import LanguageModel
 from rlinit.llm.result import LlmPlan
 from rlinit.llm.search.contiguous import EQUAL_COSTS, ChainProblem, ChainSolution, Places, solve_chain
+from rlinit.llm.serving.layouts import ServingPlan
 from rlinit.llm.simple_splits import compare_splits
+from rlinit.llm.throughput import plan_throughput
 from rlinit.llm.verification import evaluate, levels_of, memory_of, sureness, value_of, verify
 from rlinit.plan import OPTIMALITY_TOLERANCE, Plan
 from rlinit.stages.training.rules import Recompute
@@ -91,11 +93,23 @@ def plan(
 ) -> Plan: ...
 
 
+@overload
 def plan(
     model: LanguageModel,
     hardware: Hardware | str,
     *,
-    objective: Objective = "decode",
+    objective: Literal["throughput"],
+    reserve_bytes: float | None = None,
+    costs: Any = None,
+    max_latency_s: float | None = None,
+) -> ServingPlan: ...
+
+
+def plan(
+    model: LanguageModel,
+    hardware: Hardware | str,
+    *,
+    objective: Objective | Literal["throughput"] = "decode",
     granularity: Granularity = "layer",
     reserve_bytes: float | None = None,
     first: Sequence[str] = (),
@@ -113,7 +127,8 @@ def plan(
     uniform: bool = False,
     zero: int = 0,
     optimizer: str | float = "adam-bf16",
-) -> LlmPlan | Plan:
+    max_latency_s: float | None = None,
+) -> LlmPlan | Plan | ServingPlan:
     """Return the best split of a model over devices, proven, with the splits that it is compared with.
 
     Devices are used in any order, each for one span of units, or not at all; with ``contiguous=False`` each unit is on
@@ -140,6 +155,8 @@ def plan(
         the model answers, `microbatches` batches are under way at once, by default as many as devices.
     zero, optimizer
         As for `rlinit.llm.to_graph`.
+    max_latency_s
+        For ``objective="throughput"``, of which it and `reserve_bytes` are all the settings: most seconds of a pass.
 
     Raises
     ------
@@ -153,10 +170,16 @@ def plan(
         An unknown objective or granularity, or a choice that does not go with another.
     """
     devices = Hardware.preset(hardware) if isinstance(hardware, str) else hardware
+    timed = model if costs is None else replace(model, costs=by_kind(costs))
+    if objective == "throughput":
+        if first or stream or not contiguous or granularity != "layer" or replicas or tensor_parallel or training:
+            raise InvalidConfig("objective='throughput' takes max_latency_s and reserve_bytes alone; leave others out")
+        return plan_throughput(timed, devices, max_latency_s=max_latency_s, reserve_bytes=reserve_bytes)
+    if max_latency_s is not None:
+        raise InvalidConfig(f"max_latency_s is for objective='throughput', not {objective!r}")
     settings = Settings(
         objective, granularity, reserve_bytes, tuple(first), contiguous, stream, runtime, micro_batch, flash_attention
     )
-    timed = model if costs is None else replace(model, costs=by_kind(costs))
     if replicas is None and tensor_parallel is None and training is None:
         given = {"microbatches": microbatches, "uniform": uniform, "zero": zero, "recompute": recompute != "none"}
         if lone := [name for name, value in given.items() if value]:
@@ -174,15 +197,10 @@ def plan(
         optimizer=optimizer, flash_attention=flash_attention, degrees=(1,) if alone else None,
     )  # fmt: skip
     found = rlinit.schedule(
-        graph,
-        devices,
-        replicas=usual if replicas is None else replicas,
-        tensor_parallel=usual if degree is None else degree,
-        training=training,
-        microbatches=microbatches,
-        recompute=recompute,
-        uniform=uniform,
-    )
+        graph, devices, replicas=usual if replicas is None else replicas,
+        tensor_parallel=usual if degree is None else degree, training=training, microbatches=microbatches,
+        recompute=recompute, uniform=uniform,
+    )  # fmt: skip
     note = graph.extras[0]["note"]
     rate = [f"{note['tokens'] / found.value:,.1f} tokens a second"] if found.values and found.value > 0 else []
     return replace(found, notes=(*found.notes, *rate, *note["replicated"]))

@@ -17,8 +17,9 @@ Mei et al.: Helix, ASPLOS 2025 (the problem, as a program on a commercial solver
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -27,6 +28,7 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
+from rlinit.files import write_json
 from rlinit.llm.serving.bounds import ServingBound, best_bound, covers_of, ways_of
 from rlinit.llm.serving.fleets import SINK, SOURCE, Fleet, Kinds, load_fleet
 from rlinit.llm.serving.sweeping import Sweep, sweep_spans
@@ -76,6 +78,14 @@ class Layout(NamedTuple):
     flow: Flow
 
 
+class Route(NamedTuple):
+    """The devices that tokens pass, how many a second, and the seconds that one takes."""
+
+    devices: tuple[str, ...]
+    tokens_per_s: float
+    seconds: float
+
+
 @dataclass(frozen=True, slots=True)
 class ServingPlan:
     """A layout, the flow it serves, and what none serves more than.
@@ -96,6 +106,12 @@ class ServingPlan:
         Whether devices are entered inside their spans, too.
     message
         What is missing where nothing can be served.
+    paths
+        Along which tokens go, where seconds are known.
+    baselines
+        Name of a rule that people split by -> tokens a second of it; 0 where it does not fit.
+    fleet
+        What the bound is of, where rates are from the cost model: rates that no layout exceeds.
     """
 
     status: Literal["optimal", "feasible", "infeasible"]
@@ -105,11 +121,39 @@ class ServingPlan:
     flow: Mapping[tuple[str, str], float]
     partial: bool = False
     message: str = ""
+    paths: tuple[Route, ...] = ()
+    baselines: Mapping[str, float] = field(default_factory=dict)
+    fleet: Fleet | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def latency_s(self) -> float:
+        """Seconds of the slowest path; nan where they are not known."""
+        return max((path.seconds for path in self.paths), default=math.nan)
+
+    @property
+    def weights(self) -> dict[str, dict[str, float]]:
+        """Where requests come from -> the share of them that a front end sends to each device."""
+        sent: dict[str, dict[str, float]] = {}
+        for (start, end), rate in self.flow.items():
+            sent.setdefault(start, {})[end] = rate
+        return {start: {end: rate / sum(row.values()) for end, rate in row.items()} for start, row in sent.items()}
 
     @property
     def bound(self) -> float:
         """Tokens a second that no layout serves more than."""
         return self.proof.tokens_per_s
+
+    def save(self, path: str | Path) -> None:
+        """Write the layout as JSON, atomically, and beside it (``.rates.json``) the rates that the bound is of, if any.
+
+        Parameters
+        ----------
+        path
+            Of the layout.
+        """
+        write_json(path, self.to_dict())
+        if self.fleet is not None:
+            write_json(Path(path).with_suffix(".rates.json"), self.fleet.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         """Return what JSON can say."""
@@ -123,6 +167,9 @@ class ServingPlan:
             "flow": [{"from": a, "to": b, "tokens_per_s": rate} for (a, b), rate in self.flow.items()],
             "partial": self.partial,
             "proof": self.proof.to_dict(),
+            "weights": self.weights,
+            "paths": [path._asdict() for path in self.paths],
+            "baselines": dict(self.baselines),
             "message": self.message,
         }
 
@@ -181,12 +228,14 @@ def largest_flow(fleet: Fleet, spans: Mapping[str, tuple[int, int]]) -> tuple[fl
     network: nx.DiGraph[Any] = nx.DiGraph()
     network.add_nodes_from([SOURCE, SINK])
     index = {name: at for at, name in enumerate(fleet.devices)}
-    for name, (start, end) in spans.items():
-        network.add_edge((name, "in"), (name, "out"), capacity=fleet.rate(index[name], start, end))
+    passed = {name: fleet.rate(index[name], *span) for name, span in spans.items()}
+    for name, rate in passed.items():
+        network.add_edge((name, "in"), (name, "out"), capacity=rate)
     ends = {SOURCE: (0, 0), SINK: (fleet.layers, fleet.layers + 1)} | dict(spans)
     for (a, b), rate in fleet.links.items():
         if rate > 0 and a in ends and b in ends and fleet.follows(ends[a], ends[b]):
-            network.add_edge(a if a == SOURCE else (a, "out"), b if b == SINK else (b, "in"), capacity=rate)
+            most = min(rate, *(passed[end] for end in (a, b) if end in passed))  # sums with wider links are rounded
+            network.add_edge(a if a == SOURCE else (a, "out"), b if b == SINK else (b, "in"), capacity=most)
     value, sent = nx.maximum_flow(network, SOURCE, SINK)
     flow = {}
     for a, row in sent.items():

@@ -1,0 +1,124 @@
+"""Layouts that serve most tokens a second on devices of the cost model."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlinit import llm
+from rlinit.cli.main import main
+from rlinit.errors import InvalidConfig
+from rlinit.hardware import Device, Hardware
+from rlinit.llm.device_costs import DeviceCosts
+from rlinit.llm.lowering import Settings
+
+CONFIG = {"model_type": "llama", "num_hidden_layers": 4, "hidden_size": 2048, "intermediate_size": 8192}
+MODEL = llm.load(CONFIG, prompt=500, output=100)
+
+
+def unlike(count: int = 3, memory: float = 1.6e9) -> Hardware:
+    """Return devices of two kinds, the slower ones with more memory."""
+    fast, slow = Device("d", "gpu", memory, 0.0, 1e14, 1e12), Device("d", "gpu", 2 * memory, 0.0, 2e13, 2e11)
+    devices = [replace(fast if at % 2 else slow, name=f"d{at}") for at in range(count)]
+    return Hardware.mesh(devices, 1e10, latency_s=1e-5)
+
+
+@pytest.fixture(scope="module")
+def costs() -> DeviceCosts:
+    """Return the costs of the model on three devices."""
+    return DeviceCosts(MODEL, unlike(), Settings(runtime="vllm"))
+
+
+@pytest.fixture(scope="module")
+def best() -> llm.ServingPlan:
+    """Return the best layout."""
+    return llm.plan(MODEL, unlike(), objective="throughput")
+
+
+def test_what_is_kept_to_is_below_what_none_exceeds(costs: DeviceCosts) -> None:
+    """At any length of a pass, and with a limit on it."""
+    free = costs.limits()
+    for factor in (1.0, 1.7, 5.0, 40.0):
+        pass_s = factor * costs.shortest_pass
+        kept, most = costs.fleet(pass_s), costs.limits(pass_s)
+        for lower, higher in ((kept, most), (most, free)):
+            index = [higher.devices.index(name) for name in lower.devices]
+            assert (lower.rates <= higher.rates[index] * (1 + 1e-9)).all()
+
+
+def test_no_chain_of_any_batches_serves_more_than_the_bound(costs: DeviceCosts, best: llm.ServingPlan) -> None:
+    """Every cut between two devices or none, every batch: b / t of each, and caches for all that is under way."""
+    layers, (_, kinds) = costs.layers, costs._kinds
+    names, found = [device.name for device in costs.hardware.devices], 0.0
+    for cut, (one, two) in product(range(1, layers + 1), product(range(3), repeat=2)):
+        spans = [(one, 0, cut), (two, cut, layers - cut)]
+        if one == two:
+            continue
+        for batches in product(range(len(costs.batches)), repeat=2):
+            rows = [(at, s, j, b) for (at, s, j), b in zip(spans, batches, strict=True) if j]
+            seconds = [costs.seconds[kinds[at], b, s, j] for at, s, j, b in rows]
+            total = sum(seconds)
+            rates = [
+                min(costs.batches[b] / t, costs.sequences[at, s, j] / total)
+                for (at, s, j, b), t in zip(rows, seconds, strict=True) if costs.batches[b] <= costs.sequences[at, s, j]
+            ]  # fmt: skip
+            found = max(found, min(rates) if len(rates) == len(rows) else 0.0)
+    assert names == ["d0", "d1", "d2"]
+    assert 0 < found <= best.bound
+
+
+def test_a_plan_keeps_to_memory_and_says_how_long_a_token_takes(costs: DeviceCosts, best: llm.ServingPlan) -> None:
+    """Paths make up the flow, and the cache of what is under way fits on every device."""
+    assert best.status in ("optimal", "feasible")
+    assert sum(path.tokens_per_s for path in best.paths) == pytest.approx(best.tokens_per_s)
+    names = [device.name for device in costs.hardware.devices]
+    for name, (start, end) in best.spans.items():
+        under_way = sum(path.tokens_per_s * path.seconds for path in best.paths if name in path.devices)
+        assert under_way <= costs.sequences[names.index(name), start, end - start] * (1 + 1e-9)
+    assert all(math.isclose(sum(row.values()), 1.0) for row in best.weights.values())
+
+
+def test_no_rule_is_better(best: llm.ServingPlan) -> None:
+    """The rules of exo and Petals, replicas of whole pipelines, and one machine."""
+    assert len(best.baselines) == 5
+    assert max(best.baselines.values()) <= best.tokens_per_s
+
+
+def test_a_limit_on_the_pass_is_kept() -> None:
+    """Rates fall with it; where it is too short, nothing serves."""
+    front = llm.frontier(MODEL, unlike())
+    rates, seconds = zip(*((plan.tokens_per_s, plan.latency_s) for plan in front), strict=True)
+    assert list(rates) == sorted(rates)
+    assert list(seconds) == sorted(seconds)
+    limit = float(np.mean([seconds[0], seconds[-1]]))
+    plan = llm.plan(MODEL, unlike(), objective="throughput", max_latency_s=limit)
+    assert plan.latency_s <= limit * (1 + 1e-9)
+    assert plan.bound <= llm.plan(MODEL, unlike(), objective="throughput").bound
+    short = llm.plan(MODEL, unlike(), objective="throughput", max_latency_s=1e-6)
+    assert (short.status, short.spans) == ("infeasible", {})
+    assert "passes of at most 1e-06 s" in short.message
+
+
+def test_models_that_fit_nowhere_and_settings_that_make_no_sense() -> None:
+    """One line each."""
+    assert llm.plan(MODEL, unlike(memory=2e8), objective="throughput").status == "infeasible"
+    with pytest.raises(InvalidConfig, match="max_latency_s is -1"):
+        llm.plan(MODEL, unlike(), objective="throughput", max_latency_s=-1)
+    with pytest.raises(InvalidConfig, match="max_latency_s is for objective='throughput'"):
+        llm.plan(MODEL, unlike(), max_latency_s=1.0)  # type: ignore[call-overload]
+
+
+def test_a_plan_from_the_command_line_is_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The layout is written with the rates that its bound is of."""
+    config, out = tmp_path / "config.json", tmp_path / "layout.json"
+    config.write_text(json.dumps(CONFIG), encoding="utf-8")
+    assert main(["llm", str(config), "--hw", "2xl4+t4", "--objective", "throughput", "--out", str(out)]) == 0
+    assert "a token takes" in capsys.readouterr().out
+    assert main(["verify", str(out), str(tmp_path / "layout.rates.json")]) == 0
+    assert "VERIFIED (exact) serving" in capsys.readouterr().out
