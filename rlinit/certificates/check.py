@@ -2160,7 +2160,10 @@ class Groups:
             self.around[u].add(graph.names[v])
             self.around[v].add(graph.names[u])
         self.options = [{t: self.options_of(v, t) for t in self.degrees} for v in range(len(graph.ops))]
-        for v in range(len(graph.ops)):
+        need(all(isinstance(node, str) for node in self.nodes), "a node is no text")
+        for v, row in enumerate(graph.ops):
+            for rows in row["menu"].values():  # at degrees that do not count, too
+                need(rows and len({self.option(v, each).name for each in rows}) == len(rows), "variants are not unique")
             need(any(self.options[v].values()), f"op {graph.names[v]!r} has no variant at a degree that fits a node")
 
     def degrees_of(self, asked: int, node: int) -> list[int]:

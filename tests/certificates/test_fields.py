@@ -166,7 +166,9 @@ EDITS: dict[tuple[str, str], list[tuple[Any, Any]]] = {
         ("holds", ["w"]), ("tensors", ["t"]), ("label", "l"), ("note", {"cost": 1.0}))},
     ("op", "menu"): [
         (GROUPS, {"1": [{"name": "plain", "time_s": 1.0}]}), (GROUPS, {}), (GROUPS, {"0": [], "1": []}),
-        (GROUPS, {"1": [{"name": "plain", "time_s": 1.0, "size": 1.0}]})],
+        *((GROUPS, {"1": [{"name": "plain", "time_s": 4.0}], "3": rows}) for rows in (
+            [], [{"name": "plain"}], [{"time_s": 1.0}], [{"name": "plain", "time_s": True}],
+            [{"name": "plain", "time_s": 1.0, "size": 1.0}], [{"name": "plain", "time_s": 1.0}] * 2))],
     ("hardware", "format"): [(LATENCY, "rlinit-plan")],
     ("hardware", "name"): [(LATENCY, "h")],
     ("hardware", "device"): [(LATENCY, []), (PIPELINE, [])],
