@@ -29,8 +29,8 @@ from rlinit.stages.groups.problem import GroupedStages, GroupProblem, group_valu
 AUTO: dict[str, Any] = {"replicas": "auto", "tensor_parallel": "auto"}
 
 
-def drawn(seed: int, n: int, scale: float = 1.0, exchange: str = "ring") -> rlinit.Graph:
-    """Return a random graph with one or two variants at degrees 1, 2 and, of some ops, 3."""
+def drawn(seed: int, n: int, scale: float = 1.0, exchange: str = "ring", spread: int = 0) -> rlinit.Graph:
+    """Return a random graph with one or two variants at degrees 1, 2 and, of some ops, 3; `spread`: decades of seconds."""
     draw = np.random.default_rng(seed)
     edges = [(f"o{u}", f"o{v}", float(draw.integers(0, 5))) for v in range(n) for u in range(v) if draw.random() < 0.5]
     around: dict[str, list[str]] = {f"o{v}": [] for v in range(n)}
@@ -43,7 +43,8 @@ def drawn(seed: int, n: int, scale: float = 1.0, exchange: str = "ring") -> rlin
             key: float(draw.integers(0, 6)) for key in ("param_bytes", "held_bytes", "fixed_bytes", "shared_bytes")
         }
         sync = {other: float(draw.integers(0, 3)) for other in around[op] if t > 1}
-        return {"name": name, "time_s": scale * float(draw.integers(0, 12)) / t, **sizes, "sync_bytes": sync}
+        seconds = scale * float(draw.integers(0, 12)) * 10.0 ** draw.integers(-spread, spread + 1) / t
+        return {"name": name, "time_s": seconds, **sizes, "sync_bytes": sync}
 
     ops = []
     for op in around:
@@ -83,13 +84,14 @@ def every_plan(problem: GroupProblem) -> Iterator[GroupedStages]:
     st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 5), st.sampled_from([1, 2, 4, 6]),
     st.sampled_from(["", "1f1b", "gpipe"]), st.sampled_from([6.0, 15.0, 40.0, math.inf]),
     st.sampled_from([1e-9, 1.0, 1e12]), st.sampled_from(get_args(Exchange)), st.sampled_from([1, 2, 3, 5]),
+    st.sampled_from([0, 6]),
 )  # fmt: skip
 def test_the_search_is_exact(
     seed: int, n: int, devices: int, microbatches: int, training: str, memory: float, scale: float,
-    exchange: Exchange, nodes: int,
+    exchange: Exchange, nodes: int, spread: int,
 ) -> None:  # fmt: skip
     """Value, or infeasibility, is that of all plans; the bound is one; the checker finds the same value."""
-    graph = drawn(seed, n, scale, exchange)
+    graph = drawn(seed, n, scale, exchange, spread)
     rows = [Device(f"d{i}", memory_bytes=memory, reserve_bytes=0.5, node=f"n{i % nodes}") for i in range(devices)]
     rates = np.array([[10.0 if a.node == b.node else 2.0 for a in rows] for b in rows]) / scale
     hardware = Hardware(tuple(rows), rates, np.full_like(rates, 0.01 * scale))
