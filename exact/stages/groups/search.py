@@ -41,7 +41,7 @@ _QUOTA = 2_000_000
 """Steps between looks at the budget."""
 
 _GALLOP = 32.0
-"""Where a pass takes long, the first threshold is just below the plan at hand, and each plan found takes steps on."""
+"""Where a plan is at hand or a pass takes long, the first threshold is just below, and each plan found widens steps."""
 
 _FIRST_EXCESS, _GROWTH = 0.02, 2.0
 """The first threshold is this much above the lower bound, and the excess grows by this factor."""
@@ -97,6 +97,26 @@ def prefixes_of(problem: GroupProblem, order: IntArray | None = None) -> Ideals:
     order = problem.structure.order if order is None else order
     whole = MergedProblem(problem.structure, np.arange(len(order), dtype=np.int64))
     return Ideals(whole, np.arange(-1, len(order), dtype=np.int64), np.append(np.int64(-1), order))
+
+
+def depth_first(problem: GroupProblem) -> IntArray:
+    """Return (n,) nodes, each after its predecessors, and as soon as it can be after the one that it waited for last.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    """
+    structure = problem.structure
+    waits_for = np.diff(structure.pred_indptr)
+    ready, order = np.flatnonzero(waits_for == 0).tolist(), list[int]()
+    while ready:
+        v = ready.pop()
+        order.append(v)
+        after = structure.succ[structure.succ_indptr[v] : structure.succ_indptr[v + 1]]
+        waits_for[after] -= 1
+        ready += after[waits_for[after] == 0].tolist()
+    return np.array(order, np.int64)
 
 
 def _sums(
@@ -338,7 +358,7 @@ def solve_groups(
     most = _most_seconds(problem)
     order = problem.structure.order
     complete, wide = True, ideals.num_ideals > problem.num_nodes + 1
-    first_step = 0.5 * CLOSE if wide else 1.0
+    first_step = 0.5 * CLOSE if wide or upper < np.inf else 1.0
     step = first_step
     while value > bound * (1.0 + CLOSE):
         ceiling = value * (1.0 - 1e-9)
@@ -361,7 +381,7 @@ def solve_groups(
                 better = solve_groups(problem, runs, lower=bound, upper=value, budget=budget, on_solution=on_solution)
                 if better.assignment is not None:
                     best, value = better.assignment, group_value(problem, better.assignment)[0]
-                step *= _GALLOP
+            step *= _GALLOP
             continue
         if not found.exact:
             complete = False

@@ -30,7 +30,7 @@ AUTO: dict[str, Any] = {"replicas": "auto", "tensor_parallel": "auto"}
 
 
 def drawn(seed: int, n: int, scale: float = 1.0, exchange: str = "ring", spread: int = 0) -> rlinit.Graph:
-    """Return a random graph with one or two variants at degrees 1, 2 and, of some ops, 3; `spread`: decades of seconds."""
+    """Return a random graph with one or two variants at degrees 1, 2 and, some, 3; `spread`: decades of seconds."""
     draw = np.random.default_rng(seed)
     edges = [(f"o{u}", f"o{v}", float(draw.integers(0, 5))) for v in range(n) for u in range(v) if draw.random() < 0.5]
     around: dict[str, list[str]] = {f"o{v}": [] for v in range(n)}
