@@ -74,7 +74,7 @@ class Program:
         fixed
             Variables decided.
         point
-            A value for each variable, starts in parts of the goal; each op is wholly on one device.
+            A value for each variable, starts in units of C; each op is wholly on one device.
         """
         return []
 
@@ -96,7 +96,7 @@ class Program:
         Parameters
         ----------
         point
-            A value for each variable, starts in parts of the goal.
+            A value for each variable, starts in units of C.
         decided
             Whether each op is wholly on one device.
         """
@@ -208,7 +208,13 @@ class StageProgram(Program):
         return [], sign * (i < j)
 
     def solution(self, plan: Any, value: Fraction) -> dict[int, Fraction]:
-        """Return the variables that are not 0 in a plan's schedule, where devices that are alike may change places."""
+        """Return the variables that are not 0 in a plan's schedule, where devices that are alike may change places.
+
+        Parameters
+        ----------
+        plan, value
+            The plan as the checker reads it, and its exact value.
+        """
         names, rows = self.costs.graph.names, plan["stages"]
         used = [self.costs.hardware.at[row["device"]] for row in rows]
         order = [*used, *(i for i in self.devices if i not in used)]
@@ -231,11 +237,23 @@ class StageProgram(Program):
         return {at: amount for at, amount in found.items() if amount or not at}
 
     def pairs(self, fixed: dict[int, int], point: Any) -> list[int]:
-        """Return pairs of devices that are in no order yet."""
+        """Return pairs of devices that are in no order yet.
+
+        Parameters
+        ----------
+        fixed, point
+            Variables decided, and a value for each.
+        """
         return [at for at in self.first.values() if at not in fixed and 1e-6 < point[at] < 1 - 1e-6]
 
     def cut(self, point: Any, decided: bool) -> bool:
-        """Add, for the first devices of an order, that a part's readers are there only where it is."""
+        """Add, for the first devices of an order, that a part's readers are there only where it is.
+
+        Parameters
+        ----------
+        point, decided
+            A value for each variable; whether each part is wholly on one device.
+        """
 
         def earlier(i: int) -> float:
             found = (self._before(i, j, 1) for j in self.devices if j != i)
@@ -305,7 +323,13 @@ class LatencyProgram(Program):
                 self._row(name, [*terms, *((self.start[v], -amount) for v, amount in start.items()), (0, end)], number)
 
     def solution(self, plan: Any, value: Fraction) -> dict[int, Fraction]:
-        """Return the variables that are not 0 in a plan's schedule, whose ops run as early as its orders let them."""
+        """Return the variables that are not 0 in a plan's schedule, whose ops run as early as its orders let them.
+
+        Parameters
+        ----------
+        plan, value
+            The plan as the checker reads it, and its exact value.
+        """
         costs, found = self.windows.costs, super().solution(plan, value)
         batches, ends = check.timeline(plan, costs.graph, costs.hardware)
         start = {}
@@ -317,14 +341,19 @@ class LatencyProgram(Program):
         return {at: amount for at, amount in found.items() if amount or not at}
 
     def pairs(self, fixed: dict[int, int], point: Any) -> list[int]:
-        """Return the order of the two ops of one device that run at once for longest in a point, if any do."""
-        size, chosen = float(self.longest), None
-        best = 1e-6 * size
+        """Return the order of the two ops of one device that run at once for longest in a point, if any do.
+
+        Parameters
+        ----------
+        fixed, point
+            Variables decided, and a value for each, starts in units of C.
+        """
+        best, chosen = 1e-6 * float(self.longest), None
         on = defaultdict[int, list[int]](list)
         for (v, i), at in self.share.items():
             if point[at] > 0.5:
                 on[i].append(v)
-        begin = {v: point[at] * size for v, at in enumerate(self.start)}
+        begin = {v: point[at] for v, at in enumerate(self.start)}
         for i, ops in on.items():
             for u, v in combinations(ops, 2):
                 ends = (begin[w] + float(self.windows.time[w][i]) for w in (u, v))
@@ -339,15 +368,21 @@ class LatencyProgram(Program):
         return [self.orders[chosen]]
 
     def cut(self, point: Any, decided: bool) -> bool:
-        """Add the transfers that a point with ops whole on devices leaves out; return whether there were any."""
+        """Add the transfers that a point with ops whole on devices leaves out; return whether there were any.
+
+        Parameters
+        ----------
+        point, decided
+            A value for each variable, starts in units of C; whether each op is wholly on one device.
+        """
         if not decided:
             return False
-        size, before = float(self.longest), len(self.rows)
+        missed, before = 1e-9 * float(self.longest), len(self.rows)
         on = {v: i for (v, i), at in self.share.items() if point[at] > 0.5}
         for v, moves in enumerate(self.windows.before):
             for u, move in moves:
                 i, j = on[u], on[v]
-                due = (point[self.start[u]] + (self.windows.time[u][i] + move[i][j]) / size) * (1 - 1e-9) - 1e-9
+                due = point[self.start[u]] + float(self.windows.time[u][i] + move[i][j]) - missed
                 name = f"link_{u}_{v}_{i}_{j}_{move[i][j]}"
                 if move[i][j] and point[self.start[v]] < due and name not in self.links:
                     self.links.add(name)

@@ -182,7 +182,7 @@ class Proof:
         return best
 
     def _solve(self, fixed: dict[int, int]) -> tuple[float, Any, Any]:
-        """Return C in parts of the goal, multipliers of groups and rows, and the point; inf, a ray and None without."""
+        """Return C in parts of the goal, multipliers of groups and rows, and the point; or inf, a ray and None."""
         self._load()
         lp, binary = self._lp, self.program.binary
         for at in self._fixed.keys() - fixed.keys():
@@ -191,10 +191,10 @@ class Proof:
             if self._fixed.get(at) != value:
                 lp.chgBound(at, float(value), float(value))
         self._fixed = dict(fixed)
-        assert all(binary[at] for at in fixed)
         lp.solve()
         if lp.isOptimal():
-            return lp.getObjVal(), lp.getDual(), lp.getPrimal()
+            point = [x if binary[at] else x * self.size for at, x in enumerate(lp.getPrimal())]
+            return lp.getObjVal(), lp.getDual(), point
         ray = lp.getDualRay()
         if ray is None:
             raise _OpenCase
@@ -263,7 +263,15 @@ class Proof:
         return _Sum(terms, left[0], side)
 
     def lines(self, about: list[str], solution: dict[int, Fraction]) -> Iterator[str]:
-        """Yield the lines of the file, with comments first, and a solution if there is one."""
+        """Yield the lines of the file.
+
+        Parameters
+        ----------
+        about
+            Comments, which come first.
+        solution
+            Variables of a solution that are not 0, and C; none is written where there is nothing.
+        """
         program = self.program
         bounds = [("low", at) for at in range(len(program.names))]
         grouped = {at for group in program.groups for at in group}

@@ -23,6 +23,7 @@ from rlinit.errors import InvalidPlan
 from rlinit.plan import Objective
 from tests.certificates import vipr_checker
 from tests.certificates.test_check import GRAPH, MESH, STAGES, can_be_tried, costs_of
+from tests.certificates.vipr_attack import mutated_proofs
 from tests.properties import fuzz
 
 
@@ -89,31 +90,6 @@ def test_mutated_proofs_prove_nothing_false(objective: str, tmp_path: Path) -> N
     """A word changed, left out or moved behind the program is refused, or proves no more than the optimum."""
     text, _, _ = written(objective, tmp_path)
     assert mutated_proofs(text, 600, 15) > 300
-
-
-def mutated_proofs(text: str, count: int, seed: int) -> int:
-    """Change words behind the program of an optimal plan's file, so often; return how many files are refused."""
-    sound = vipr_checker.check(text)
-    head, _, tail = text.partition("RTP")
-    words, rng, refused = re.split(r"(\s+)", "RTP" + tail), np.random.default_rng(seed), 0
-    for _ in range(count):
-        bad, at = list(words), 2 * int(rng.integers((len(words) + 1) // 2))
-        kind = rng.random()
-        if kind < 0.15:
-            del bad[at : at + 1 + int(rng.integers(2))]
-        elif kind < 0.3:
-            other = 2 * int(rng.integers((len(words) + 1) // 2))
-            bad[at], bad[other] = bad[other], bad[at]
-        elif bad[at].lstrip("-").partition("/")[0].isdigit():
-            value = Fraction(bad[at])
-            bad[at] = str([value + 1, value - 1, -value, value * 2, value * Fraction(999, 1000)][int(rng.integers(5))])
-        else:
-            bad[at] = str(rng.choice(["lin", "uns", "asm", "rnd", "G", "L", "E", "{", "}", "inf", "0", "OBJ"]))
-        try:
-            assert vipr_checker.check(f"{head}{''.join(bad)}").least <= sound.least, (at, words[at], bad[at])
-        except vipr_checker.Refused:
-            refused += 1
-    return refused
 
 
 def test_lies_planted_by_hand_are_refused() -> None:
