@@ -321,8 +321,8 @@ def _show_layout(layout: ServingPlan, as_json: bool, out: Path | None) -> int:
         layout.save(out)
     if as_json:
         print(json.dumps(layout.to_dict()))
-    elif layout.status == "infeasible":
-        print(f"infeasible: {layout.message}")
+    elif not layout.spans:
+        print(f"{layout.status.replace('_', ' ')}: {layout.message}")
     else:
         groups: dict[tuple[int, int], list[str]] = {}
         for name, span in layout.spans.items():
@@ -340,4 +340,4 @@ def _show_layout(layout: ServingPlan, as_json: bool, out: Path | None) -> int:
             print(f"a token takes {format_seconds(layout.latency_s)} along the slowest of {len(layout.paths)} paths")
         for name, value in layout.baselines.items():
             print(f"  {name}: {f'{value:,.4g} tokens a second' if value else 'does not fit'}")
-    return 0 if layout.spans else EXIT_CODES["infeasible"]
+    return EXIT_CODES.get(layout.status, 0)

@@ -17,9 +17,9 @@ from rlinit.hardware import Hardware
 from rlinit.llm.device_costs import DeviceCosts
 from rlinit.llm.lowering import Settings
 from rlinit.llm.model import LanguageModel
-from rlinit.llm.serving.bounds import ServingBound, best_bound
+from rlinit.llm.serving.bounds import best_bound
 from rlinit.llm.serving.fleets import SINK, SOURCE, Fleet
-from rlinit.llm.serving.layouts import Route, ServingPlan, Spans, largest_flow, serve
+from rlinit.llm.serving.layouts import Route, ServingPlan, Spans, largest_flow, nothing_found, serve
 from rlinit.plan import OPTIMALITY_TOLERANCE
 
 __all__ = ["frontier", "plan_throughput"]
@@ -67,9 +67,8 @@ def plan_throughput(
     found = [*_layouts(costs, latest, time_limit_s, seed)]
     limits = costs.limits(latest)
     if not found:
-        said = f"no layout of {costs.layers} layers fits the memory of the devices"
-        said += "" if latest == math.inf else f" with passes of at most {latest:g} s"
-        return ServingPlan("infeasible", 0.0, ServingBound(0.0), {}, {}, message=said)
+        said = "" if latest == math.inf else f" with passes of at most {latest:g} s"
+        return nothing_found(limits, said)
     proof = best_bound(limits, limits.kinds())[0]
     best = max(found, key=lambda plan: plan.tokens_per_s)
     rules: dict[str, float] = {}

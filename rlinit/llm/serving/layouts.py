@@ -93,7 +93,8 @@ class ServingPlan:
     Parameters
     ----------
     status
-        ``optimal``, ``feasible``, or ``infeasible``: the devices together cannot hold the layers, or links are missing.
+        ``optimal``, ``feasible``, ``infeasible``: the devices together cannot hold the layers; or ``no_solution``: none
+        was found.
     tokens_per_s
         Of the flow.
     proof
@@ -114,7 +115,7 @@ class ServingPlan:
         What the bound is of, where rates are from the cost model: rates that no layout exceeds.
     """
 
-    status: Literal["optimal", "feasible", "infeasible"]
+    status: Literal["optimal", "feasible", "infeasible", "no_solution"]
     tokens_per_s: float
     proof: ServingBound
     spans: Mapping[str, tuple[int, int]]
@@ -203,16 +204,28 @@ def serve(
     rng, budget = np.random.default_rng(seed), Budget(time_limit_s)
     best = _searched(fleet, kinds, prices, bound.tokens_per_s, budget, rng)
     if not best.value:
-        most = sum(
-            int(np.nonzero(rates)[1].max(initial=0)) * n for rates, n in zip(kinds.rates, kinds.counts, strict=True)
-        )
-        said = f"the devices hold {most} layers together, {fleet.layers} are needed"
-        said = said if most < fleet.layers else "no layout was found that covers the layers over the links there are"
-        return ServingPlan(
-            "infeasible", 0.0, bound if most >= fleet.layers else ServingBound(0.0), {}, {}, fleet.partial, said
-        )
+        return nothing_found(fleet)
     closed = best.value >= bound.tokens_per_s * (1 - OPTIMALITY_TOLERANCE)
     return ServingPlan("optimal" if closed else "feasible", best.value, bound, best.spans, best.flow, fleet.partial)
+
+
+def nothing_found(fleet: Fleet, limit: str = "") -> ServingPlan:
+    """Return what is known where no layout was found: that there is none, or only a bound.
+
+    Parameters
+    ----------
+    fleet
+        What no layout exceeds.
+    limit
+        What else was asked for, for the message.
+    """
+    kinds = fleet.kinds()
+    most = sum(int(np.nonzero(rates)[1].max(initial=0)) * n for rates, n in zip(kinds.rates, kinds.counts, strict=True))
+    if most < fleet.layers:
+        said = f"the devices hold {most} layers together{limit}, {fleet.layers} are needed"
+        return ServingPlan("infeasible", 0.0, ServingBound(0.0), {}, {}, fleet.partial, said)
+    said = f"no layout of {fleet.layers} layers was found over the links there are{limit}"
+    return ServingPlan("no_solution", 0.0, best_bound(fleet, kinds)[0], {}, {}, fleet.partial, said)
 
 
 def largest_flow(fleet: Fleet, spans: Mapping[str, tuple[int, int]]) -> tuple[float, Flow]:
