@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from rlinit.errors import ExecutionFailure, InvalidPlan
@@ -57,10 +58,7 @@ class _Ranks:
     @property
     def first(self) -> list[int]:
         """First rank of each stage, and the number of processes."""
-        first = [0]
-        for use in self.uses:
-            first.append(first[-1] + use.replicas * use.tensor_parallel)
-        return first
+        return [0, *accumulate(use.replicas * use.tensor_parallel for use in self.uses)]
 
     def of(self, stage: int, replica: int, member: int) -> int:
         """Return the rank of a member of a replica of a stage."""

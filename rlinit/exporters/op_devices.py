@@ -33,7 +33,8 @@ def check_graph(plan: Plan, graph: Graph) -> None:
         raise InvalidPlan(f"the plan is {plan.status}; there is no schedule to export")
     if plan.groups is not None:
         raise InvalidPlan(
-            "the plan has stages of several devices, which no export says yet; plan.to_dict() has them all"
+            "the plan has stages of several devices, which this format cannot say; to_megatron_flags, to_torchtitan, "
+            "to_server_flags and to_torchrun_script can"
         )
     require_graph(plan, graph)
     known = set(graph.names)

@@ -27,14 +27,7 @@ from rlinit.plan import Exchange, GroupRules
 from rlinit.stages.groups.lowering import lower_groups
 from rlinit.stages.groups.problem import group_value
 from tests.certificates import attack
-from tests.exact.stages.groups.test_groups import AUTO, drawn, every_plan
-
-
-def cluster(devices: int, nodes: int, memory: float, scale: float) -> Hardware:
-    """Return devices that are dealt out to nodes, between which links are slower."""
-    rows = [Device(f"d{i}", memory_bytes=memory, reserve_bytes=0.5, node=f"n{i % nodes}") for i in range(devices)]
-    rates = np.array([[10.0 if a.node == b.node else 2.0 for a in rows] for b in rows]) / scale
-    return Hardware(tuple(rows), rates, np.full_like(rates, 0.01 * scale))
+from tests.exact.stages.groups.test_groups import AUTO, cluster, drawn, every_plan
 
 
 def problem_of(graph: rlinit.Graph, hardware: Hardware, rules: dict[str, Any]) -> check.Groups:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,28 +16,15 @@ from rlinit.errors import InvalidPlan
 from rlinit.executors.groups import pass_order
 from rlinit.plan import Plan
 from rlinit.stages.groups.decoder_spans import Span, decoder_spans
+from tests.executors.processes import run_module
 
 needs_transformers = pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="no transformers")
-
-ROOT = Path(__file__).resolve().parent.parent.parent
-
-
-def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
 
 
 @needs_transformers
 def test_loss_gradients_and_logits_are_those_of_one_process() -> None:
     """Plain, of experts, and with tied weights, on 2, 4 and 8 processes; a process that ends is noticed."""
-    result = _run("tests.executors.groups_job", "2", "4", "8")
+    result = run_module("tests.executors.groups_job", "2", "4", "8")
     assert result.returncode == 0, result.stderr[-3000:]
 
 
@@ -58,7 +42,7 @@ def test_the_command_line_trains_and_compares(tmp_path: Path) -> None:
         num_key_value_heads=2,
     ).save_pretrained(tmp_path)
     _plan(tensor_parallel=2, training="1f1b").save(tmp_path / "plan.json")
-    result = _run("rlinit.cli.main", "run", str(tmp_path / "plan.json"), str(tmp_path), "--check", "--json")
+    result = run_module("rlinit.cli.main", "run", str(tmp_path / "plan.json"), str(tmp_path), "--check", "--json")
     assert result.returncode == 0, result.stderr[-3000:]
     found = json.loads(result.stdout)
     assert found["processes"] == 2
@@ -68,7 +52,7 @@ def test_the_command_line_trains_and_compares(tmp_path: Path) -> None:
 def test_a_model_that_is_no_decoder_is_refused_before_processes_start(tmp_path: Path) -> None:
     """In one line."""
     _plan(tensor_parallel=2).save(tmp_path / "plan.json")
-    result = _run("rlinit.cli.main", "run", str(tmp_path / "plan.json"), str(tmp_path / "model.pt2"))
+    result = run_module("rlinit.cli.main", "run", str(tmp_path / "plan.json"), str(tmp_path / "model.pt2"))
     assert result.returncode == 2
     assert "config.json of transformers" in " ".join(result.stderr.split())
     assert len(result.stderr.splitlines()) <= 4

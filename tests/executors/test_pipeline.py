@@ -19,6 +19,7 @@ from rlinit.errors import InvalidPlan
 from rlinit.executors.lowering.stage_modules import stage_modules
 from rlinit.executors.lowering.torch_program import torch_program
 from tests.executors.plans import random_case, random_hardware, stage_plan
+from tests.executors.processes import run_module
 from tests.late import late_imports
 
 with late_imports():
@@ -96,16 +97,8 @@ def test_circles_and_mixing_are_refused() -> None:
 
 def test_torchrun_with_three_processes() -> None:
     """Three processes refuse bad plans, give what the models give, and end soon when one of them disappears."""
-    result = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "3", "-m"]
-        + ["tests.executors.pipeline_job", "killed"],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-    )
+    started = ("torch.distributed.run", "--standalone", "--nproc_per_node", "3", "-m")
+    result = run_module(*started, "tests.executors.pipeline_job", "killed", timeout_s=200)
     assert "all was well until then" in result.stdout, result.stderr[-3000:]
     assert result.returncode != 0
 

@@ -80,9 +80,8 @@ class DecoderStage:
         for at in recomputed:
             layer = self.base.layers[at]
             layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
-        kept = [layer if span.first <= at < span.end else None for at, layer in enumerate(self.base.layers)]
         names = {id(value): name for name, value in model.named_parameters()}
-        self.base.layers = torch.nn.ModuleList([layer for layer in kept if layer is not None])
+        self.base.layers = self.base.layers[span.first : span.end]
         if not span.embeds:
             self.base.embed_tokens = None
         if not span.heads:

@@ -249,10 +249,7 @@ def _rows(
                 syncs += [sync_s_per_byte * variant.sync_bytes.get(other, 0.0) for other in around]
                 sync_indptr.append(len(syncs))
             row_indptr.append(len(rows))
-    columns = {
-        what: np.array([getattr(row, what) for row in rows])
-        for what in ("time_s", "param_bytes", "held_bytes", "fixed_bytes", "shared_bytes")
-    }
+    columns = {what: np.array([getattr(row, what) for row in rows]) for what in SIZES}
     whole = {"row_indptr": np.array(row_indptr), "sync_indptr": np.array(sync_indptr)}
     lacking = np.flatnonzero(np.diff(whole["row_indptr"]).reshape(len(degrees), -1).sum(axis=0) == 0)
     if len(lacking):

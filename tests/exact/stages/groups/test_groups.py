@@ -55,6 +55,13 @@ def drawn(seed: int, n: int, scale: float = 1.0, exchange: str = "ring", spread:
     return rlinit.Graph.build(ops, edges)
 
 
+def cluster(devices: int, nodes: int, memory: float, scale: float) -> Hardware:
+    """Return devices that are dealt out to nodes, between which links are slower."""
+    rows = [Device(f"d{i}", memory_bytes=memory, reserve_bytes=0.5, node=f"n{i % nodes}") for i in range(devices)]
+    rates = np.array([[10.0 if a.node == b.node else 2.0 for a in rows] for b in rows]) / scale
+    return Hardware(tuple(rows), rates, np.full_like(rates, 0.01 * scale))
+
+
 def every_plan(problem: GroupProblem) -> Iterator[GroupedStages]:
     """Yield every plan: rows of stages of at least one op each, with every degree, replicas and variants."""
     n, structure = problem.num_nodes, problem.structure
@@ -92,9 +99,7 @@ def test_the_search_is_exact(
 ) -> None:  # fmt: skip
     """Value, or infeasibility, is that of all plans; the bound is one; the checker finds the same value."""
     graph = drawn(seed, n, scale, exchange, spread)
-    rows = [Device(f"d{i}", memory_bytes=memory, reserve_bytes=0.5, node=f"n{i % nodes}") for i in range(devices)]
-    rates = np.array([[10.0 if a.node == b.node else 2.0 for a in rows] for b in rows]) / scale
-    hardware = Hardware(tuple(rows), rates, np.full_like(rates, 0.01 * scale))
+    hardware = cluster(devices, nodes, memory, scale)
     taken = graph.extras[0]["note"]["workspace_bytes"]
     rules = GroupRules(training, microbatches, exchange=exchange, workspace_bytes=taken)
     try:
