@@ -60,26 +60,46 @@ def latency_network(seed: int) -> OneShot:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_inference_equals_the_network(seed: int) -> None:
-    """Keys and device scores without torch are the network's, up to float32, for several graphs at once."""
+    """Keys and device scores without torch are the network's, up to rounded weights, for several graphs at once."""
     rng = np.random.default_rng(seed)
     features = join([random_features(rng, 1, 2), random_features(rng, 9, 4), random_features(rng, 6, 1)])
     network = latency_network(seed)
     with torch.no_grad():
         keys, scores = network(FeatureTensors.of(features))
     found = infer(OneShotWeights(network.config, network.arrays()), features)
-    assert np.allclose(found[0], keys.numpy(), atol=1e-4)
-    assert np.allclose(found[1], scores.numpy(), atol=1e-4)
+    assert np.allclose(found[0], keys.numpy(), atol=0.05)
+    assert np.allclose(found[1], scores.numpy(), atol=0.05)
 
 
 def test_layers_work_in_blocks_of_rows() -> None:
-    """A layer on more rows than one block holds, the last one not full, is the product with its weight."""
+    """A layer on more rows than one block holds, the last one not full, is the product with its weight, nearly."""
     config = latency_network(0).config
     weights = OneShotWeights(config, latency_network(0).arrays())
     x = np.random.default_rng(0).standard_normal((_MOST_PRODUCTS // config.hidden**2 + 3, config.hidden))
     arrays = {name: np.asarray(array, np.float64) for name, array in latency_network(0).arrays().items()}
     expected = x @ arrays["key_hidden.weight"].T + arrays["key_hidden.bias"]
-    np.testing.assert_allclose(weights.linear("key_hidden", x), expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(weights.linear("key_hidden", x), expected, atol=0.02)
     assert weights.linear("key_hidden", x[:0]).shape == (0, config.hidden)
+    assert (weights.linear("key_hidden", 0 * x) == weights.linear("key_hidden", x * 1e-40)).all()
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 10**6), st.sampled_from([1e-9, 1.0, 1e12]))
+def test_sums_are_exact_in_any_order(seed: int, scale: float) -> None:
+    """With inputs and weights in another order a layer's numbers are the same to the last bit, whatever their size."""
+    rng = np.random.default_rng(seed)
+    arrays = latency_network(seed % 5).arrays()
+    arrays["key_hidden.weight"] = (arrays["key_hidden.weight"] * scale).astype(np.float32)
+    order = rng.permutation(8)
+    other = arrays | {"key_hidden.weight": arrays["key_hidden.weight"][:, order]}
+    x = rng.standard_normal((50, 8)) * scale
+    config = latency_network(0).config
+    found = OneShotWeights(config, arrays).linear("key_hidden", x)
+    assert (found == OneShotWeights(config, other).linear("key_hidden", x[:, order])).all()
+    weights = OneShotWeights(config, arrays)
+    whole, _ = weights.whole("key_hidden", x)
+    assert (whole == np.round(whole)).all()
+    assert (np.abs(whole) @ np.abs(weights._layers["key_hidden"].weight)).max() <= 2**24
 
 
 def test_stage_keys_equal_the_networks() -> None:
@@ -89,7 +109,7 @@ def test_stage_keys_equal_the_networks() -> None:
     with torch.no_grad():
         keys, scores = network(FeatureTensors.of(features))
     found, none = infer(OneShotWeights(network.config, network.arrays()), features)
-    assert np.allclose(found, keys.numpy(), atol=1e-4)
+    assert np.allclose(found, keys.numpy(), atol=0.05)
     assert len(scores) == len(none) == 0
     assert np.allclose(found / GRID, np.round(found / GRID), atol=1e-6)
 

@@ -61,14 +61,14 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def test_numpy_computes_what_torch_computes() -> None:
-    """Keys, scores and factors agree within float32, over problems of several sizes and numbers of devices."""
+    """Keys, scores and factors agree within rounded weights, over problems of several sizes and numbers of devices."""
     features = join([observe(random_placement_problem(s, 5 + 7 * s, 1 + s)).features for s in range(4)])
     made = network(1.0)
     with torch.no_grad():
         key, pair = made(FeatureTensors.of(features))
     ours = infer(OneShotWeights(CONFIG, made.arrays()), features)
-    np.testing.assert_allclose(ours[0], key.numpy(), atol=1e-3)
-    np.testing.assert_allclose(ours[1], pair.numpy(), atol=1e-3)
+    np.testing.assert_allclose(ours[0], key.numpy(), atol=0.03)
+    np.testing.assert_allclose(ours[1], pair.numpy(), atol=0.03)
 
 
 def test_untrained_decoding_is_heft_or_better() -> None:
