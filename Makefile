@@ -63,7 +63,7 @@ KILLS ?= 4
 fuzz: $(STAMP)  ## random problems against brute force, mutated certificates, kill -9: make fuzz CASES=20000 KILLS=100 SEED=0
 	$(BIN)/python -m tests.properties.fuzz --cases $(CASES) --seed $(SEED)
 	$(BIN)/python -m tests.certificates.attack --cases $(CASES) --seed $(SEED)
-	$(BIN)/python -m tests.certificates.vipr_attack --cases $(CASES) --seed $(SEED)
+	$(BIN)/python -m tests.certificates.proof_attack --cases $(CASES) --seed $(SEED)
 	$(BIN)/python -m tests.properties.kills --kills $(KILLS) --seed $(SEED)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --hypothesis-profile=many --hypothesis-seed=$(SEED) --timeout 0 \
 		$$(grep -rl --include='test_*.py' 'draws(' tests)

@@ -620,6 +620,34 @@ class Plan:
 
         return write_vipr(path, self, graph, hardware, time_limit_s)
 
+    def certify_veripb(
+        self, path: str | Path, graph: Graph, hardware: Hardware, *, time_limit_s: float = 60.0
+    ) -> float:
+        """Write a proof of a lower bound in VeriPB's format, and the program that it is of, for ``veripb x.opb x.pbp``.
+
+        Parameters
+        ----------
+        path
+            The proof to write, ``x.pbp``; the program is ``x.opb`` beside it.
+        graph, hardware
+            What the plan is for.
+        time_limit_s
+            As for `certify_vipr`.
+
+        Returns
+        -------
+        float
+            The bound that the file proves, as for `certify_vipr`.
+
+        Raises
+        ------
+        InvalidPlan
+            As for `certify_vipr`; or the path does not end in ``.pbp``, or times are whole numbers in no unit.
+        """
+        from rlinit.certificates import write_veripb
+
+        return write_veripb(path, self, graph, hardware, time_limit_s)
+
     def to_trace(self, path: str | Path) -> None:
         """Write the plan as trace JSON for Perfetto; see `rlinit.exporters.to_trace`, which can show more."""
         from rlinit.exporters import to_trace

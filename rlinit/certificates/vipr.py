@@ -1,313 +1,20 @@
-"""Writes the proof of a bound by a tree of linear programs in VIPR's format 1.0, which tools such as viprchk check.
-
-The file holds an integer program of `rlinit.certificates.programs`. The tree branches on its binaries; every leaf is a
-sum of rows with multipliers, added up in exact numbers and rounded up where C is a whole number. What the stand-alone
-checker concludes from time windows has no place in the format: this tree is another one, larger, with bounds from
-linear programs alone.
+"""Writes the proof of a bound in VIPR's format 1.0, which tools such as viprchk check.
 
 The format: Cheung, Gleixner, Steffy, Verifying Integer Programming Results, IPCO 2017.
 """
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from pyscipopt import LP
-
-from rlinit.budget import Budget
-from rlinit.certificates import check
-from rlinit.certificates.programs import LatencyProgram, Program, StageProgram
-from rlinit.certificates.writing import exact_plan
-from rlinit.errors import InvalidPlan
+from rlinit.certificates.proof import C, Key, Proof, prove, text_of
 from rlinit.files import write_atomically
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import Plan
-
-_PARTS = (1, 5040, 2**40)
-"""Parts of which multipliers are whole numbers: the first that do are taken, for short files and exact sums."""
-
-_NO_WEIGHT = 1e-11
-"""Scaled multiplier that is put down to floats."""
-
-_NEARLY = 1e-6
-"""Part of the goal by which a linear program in floats may miss it where the exact one does not."""
-
-_CANDIDATES = 6
-"""Variables whose two cases are looked at before one is chosen."""
-
-MOST_BYTES = 1 << 28
-"""Bytes of a file, of which more are not written."""
-
-_MOST_DEPTH = 600
-"""Decisions above a node of the tree."""
-
-_C = {0: 1}
-"""The objective, as a row."""
-
-Key = tuple[Any, ...]
-"""A constraint: ("low" | "high", variable), ("one", group), ("row", row) or ("derived", place)."""
-
-
-class _OpenCase(Exception):
-    """A case that no linear program closes, or that there is no time for."""
-
-
-class _Sum(NamedTuple):
-    """Whole multipliers of constraints, and their sum: ``of_c`` C >= side; a contradiction where that is 0 >= 1."""
-
-    terms: dict[Key, int]
-    of_c: int
-    side: int
-
-    def least(self) -> int:
-        """Return the least C, which is a whole number."""
-        return -(-self.side // self.of_c)
-
-
-class _Derivation(NamedTuple):
-    """A constraint of the file with its reason."""
-
-    sense: str
-    row: dict[int, int]
-    side: int
-    reason: str
-    terms: list[Any]
-
-
-class Proof:
-    """Derivations of ``C >= goal`` from a program, in the order of a search in depth.
-
-    Parameters
-    ----------
-    program
-        What all schedules satisfy.
-    goal
-        In units of C.
-    budget
-        Ends the search.
-    """
-
-    def __init__(self, program: Program, goal: int, budget: Budget) -> None:
-        self.program, self.goal, self.budget = program, goal, budget
-        self.derived: list[_Derivation] = []
-        self.size = max(1, goal)  # what a start or C is a part of, in the linear program
-        self.bytes = 0
-        self.root = _Sum({("low", 0): 1}, 1, 0)
-        self._lp, self._fixed = LP(), dict[int, int]()
-        self._scales: list[int] = []
-        self._count = 0
-
-    def run(self) -> bool:
-        """Prove the goal, or else what the root's linear program says without a tree; return whether it is the goal."""
-        try:
-            if self.goal > 0:
-                self._prove({}, {})
-                return True
-        except _OpenCase:
-            pass
-        self.goal = self.root.least()
-        self.derived = []
-        self._conclude(self.root)
-        return False
-
-    def _conclude(self, found: _Sum) -> Key:
-        """Derive ``C >= goal`` from a sum of rows."""
-        exact = not found.of_c or found.side >= self.goal * found.of_c
-        common = found.of_c or math.gcd(*found.terms.values())
-        terms = [(key, str(Fraction(weight, common))) for key, weight in found.terms.items() if weight]
-        return self._derive("G", _C, self.goal, "lin" if exact else "rnd", terms)
-
-    def _derive(self, sense: str, row: dict[int, int], side: int, reason: str, terms: list[Any]) -> Key:
-        self.derived.append(_Derivation(sense, row, side, reason, terms))
-        self.bytes += 40 + sum(len(str(each)) for each in terms)
-        if self.bytes > MOST_BYTES:
-            raise InvalidPlan(f"the proof takes more than {MOST_BYTES:,} bytes")
-        return "derived", len(self.derived) - 1
-
-    def _prove(self, fixed: dict[int, int], assumed: dict[int, Key]) -> Key:
-        """Return the constraint ``C >= goal`` under assumptions that fix variables."""
-        if self.budget.expired or len(fixed) > _MOST_DEPTH:
-            raise _OpenCase
-        while True:
-            value, dual, point = self._solve(fixed)
-            if value > 1 - _NEARLY or not fixed:
-                longest = -(-max(self._scales, default=1) // self.size)
-                for parts in (_PARTS[0], _PARTS[1], _PARTS[2] * longest) if point else (longest, _PARTS[2] * longest):
-                    found = self._sum(dual, parts, fixed, assumed)
-                    if not fixed and found.of_c and found.least() > self.root.least():
-                        self.root = found
-                    if found.side > 0 if not found.of_c else found.least() >= self.goal:
-                        return self._conclude(found)
-            decided = point is not None and self._decided(point)
-            if point is None or not self.program.cut(point, decided):
-                break
-        branch = self._branch(fixed, point, decided)
-        sides = []
-        for value in (1, 0):
-            sense, row = "G" if value else "L", {branch: 1}
-            case = self._derive(sense, row, value, "asm", [])
-            below = {branch: value}
-            sides += [self._prove(fixed | below, assumed | {branch: case}), case]
-        return self._derive("G", _C, self.goal, "uns", sides)
-
-    def _decided(self, point: Any) -> bool:
-        """Return whether one of each group is 1."""
-        return all(max(point[at] for at in group) > 1 - 1e-6 for group in self.program.groups)
-
-    def _branch(self, fixed: dict[int, int], point: Any, decided: bool) -> int:
-        """Return the variable whose two cases promise most, of those that a point leaves open."""
-        program, chosen = self.program, list[int]()
-        open_groups = [group for group in program.groups if not any(fixed.get(at) for at in group)]
-        if point is not None and not decided:
-            tops = [max((at for at in group if at not in fixed), key=lambda at: point[at]) for group in open_groups]
-            chosen = [at for at in tops if point[at] < 1 - 1e-6]
-            chosen = sorted(chosen, key=lambda at: abs(point[at] - 0.5))[:_CANDIDATES]
-        elif point is not None:
-            chosen = program.pairs(fixed, point)
-        chosen = chosen or [at for group in open_groups for at in group if at not in fixed][:1]
-        if not chosen:
-            raise _OpenCase
-        best, most = chosen[0], -1.0
-        for at in chosen if len(chosen) > 1 else ():
-            ends = [min(1.0, self._solve(fixed | {at: value})[0]) for value in (1, 0)]
-            gain = (min(ends) + 1e-3) * (max(ends) + 1e-3)
-            if gain > most:
-                best, most = at, gain
-        return best
-
-    def _solve(self, fixed: dict[int, int]) -> tuple[float, Any, Any]:
-        """Return C in parts of the goal, multipliers of groups and rows, and the point; or inf, a ray and None."""
-        self._load()
-        lp, binary = self._lp, self.program.binary
-        for at in self._fixed.keys() - fixed.keys():
-            lp.chgBound(at, 0.0, 1.0)
-        for at, value in fixed.items():
-            if self._fixed.get(at) != value:
-                lp.chgBound(at, float(value), float(value))
-        self._fixed = dict(fixed)
-        lp.solve()
-        if lp.isOptimal():
-            point = [x if binary[at] else x * self.size for at, x in enumerate(lp.getPrimal())]
-            return lp.getObjVal(), lp.getDual(), point
-        ray = lp.getDualRay()
-        if ray is None:
-            raise _OpenCase
-        return math.inf, ray, None
-
-    def _load(self) -> None:
-        """Give the linear program the variables and rows that it does not know yet."""
-        program, lp, size = self.program, self._lp, self.size
-        count, most = len(program.names), lp.infinity()
-        if self._count < count:
-            new = range(self._count, count)
-            highs = [1.0 if program.binary[at] else most for at in new]
-            lp.addCols([[] for _ in new], objs=[float(at == 0) for at in new], lbs=[0.0] * len(highs), ubs=highs)
-        if not self._count:
-            for group in program.groups:
-                lp.addRow([(at, 1.0) for at in group], lhs=1.0, rhs=1.0)
-        self._count = count
-        for _, row, side in program.rows[len(self._scales) :]:
-            scaled = {at: amount if program.binary[at] else amount * size for at, amount in row.items()}
-            scale = max(map(abs, scaled.values()), default=1)
-            self._scales.append(scale)
-            lp.addRow([(at, amount / scale) for at, amount in scaled.items()], lhs=side / scale, rhs=most)
-
-    def _sum(self, dual: Any, parts: int, fixed: dict[int, int], assumed: dict[int, Key]) -> _Sum:
-        """Return the sum of rows that says C >= a number, whatever the multipliers are, which count in parts.
-
-        What they leave of a start is taken away by its row ``end`` or by its bound; of a group, by the largest
-        coefficient times its sum, and what is then negative, or positive where an assumption says 0, by bounds.
-        """
-        program, terms = self.program, defaultdict[Key, int](int)
-        left, side = defaultdict[int, int](int), 0
-
-        def take(key: Key, row: dict[int, int], least: int, weight: int) -> None:
-            nonlocal side
-            terms[key] += weight
-            side += weight * least
-            for at, amount in row.items():
-                left[at] += weight * amount
-
-        duals = zip(dual[len(program.groups) :], self._scales, strict=True)
-        for r, (amount, scale) in enumerate(duals):
-            if amount > _NO_WEIGHT and (weight := round(Fraction(amount) * self.size * parts / scale)) > 0:
-                take(("row", r), *program.rows[r][1:], weight)
-        grouped = {at for group in program.groups for at in group}
-        rounded = {at for at, amount in left.items() if amount and at and at not in grouped}
-        for r, (_, row, least) in enumerate(program.rows):  # what rounding leaves of a variable goes into a row of it
-            weight = terms.get(("row", r), 0)
-            for at in rounded.intersection(row) if weight else ():
-                if left[at] and left[at] % row[at] == 0 and abs(left[at] // row[at]) < _NEARLY * weight:
-                    take(("row", r), row, least, -left[at] // row[at])
-        for at, top in program.top.items():
-            if left[at] > 0:  # a row of C - t - ...
-                take(("row", top), *program.rows[top][1:], left[at])
-        for g, group in enumerate(program.groups):
-            free = [left[at] for at in group if fixed.get(at) != 0]
-            if most := max(free) if free else min(left[at] for at in group):
-                take(("one", g), dict.fromkeys(group, 1), 1, -most)
-        for at in [at for at in left if at and left[at]]:
-            amount, high = left[at], left[at] > 0
-            if fixed.get(at) == 1 - high:
-                take(assumed[at], {at: 1}, fixed[at], -amount)
-            else:
-                take(("high" if high else "low", at), {at: 1}, int(high), -amount)
-        if left[0] < 0:
-            return _Sum({("low", 0): 1}, 1, 0)
-        return _Sum(terms, left[0], side)
-
-    def lines(self, about: list[str], solution: dict[int, Fraction]) -> Iterator[str]:
-        """Yield the lines of the file.
-
-        Parameters
-        ----------
-        about
-            Comments, which come first.
-        solution
-            Variables of a solution that are not 0, and C; none is written where there is nothing.
-        """
-        program = self.program
-        bounds = [("low", at) for at in range(len(program.names))]
-        grouped = {at for group in program.groups for at in group}
-        bounds += [("high", at) for at, binary in program.binary.items() if binary and at not in grouped]
-        others = [("one", g) for g in range(len(program.groups))] + [("row", r) for r in range(len(program.rows))]
-        index: dict[Key, int] = {key: place for place, key in enumerate([*bounds, *others])}
-        whole = [at for at, binary in program.binary.items() if binary or at == 0]
-        yield from (f"% {line}" for line in about)
-        yield from ("VER 1.0", f"VAR {len(program.names)}", *program.names)
-        yield from (
-            f"INT {len(whole)}",
-            " ".join(map(str, whole)),
-            "OBJ min",
-            "1 0 1",
-            f"CON {len(index)} {len(bounds)}",
-        )
-        for side, at in bounds:
-            yield f"{side}_{program.names[at]} {'GL'[side == 'high']} {int(side == 'high')} 1 {at} 1"
-        yield from (f"one_{g} E 1 {_pairs(dict.fromkeys(group, 1))}" for g, group in enumerate(program.groups))
-        yield from (f"{name} G {side} {_pairs(row)}" for name, row, side in program.rows)
-        yield f"RTP range {self.goal} {solution.get(0, 'inf')}"
-        yield from (f"SOL {int(0 in solution)}", *([f"plan {_pairs(solution)}"] if solution else []))
-        yield f"DER {len(self.derived)}"
-        index |= {("derived", place): len(index) + place for place in range(len(self.derived))}
-        for place, (sense, row, least, reason, terms) in enumerate(self.derived):
-            told = [reason]
-            if reason == "uns":
-                told += [str(index[key]) for key in terms]
-            elif reason != "asm":
-                told.append(_pairs({index[key]: weight for key, weight in terms}))
-            yield f"d{place} {sense} {least} {'OBJ' if row == _C else _pairs(row)} {{ {' '.join(told)} }} -1"
-
-
-def _pairs(row: Any) -> str:
-    """Return coefficients as the format has them: how many, and places and values in turn."""
-    return " ".join([str(len(row)), *(f"{at} {amount}" for at, amount in row.items())])
 
 
 def write_vipr(path: str | Path, plan: Plan, graph: Graph, hardware: Hardware, time_limit_s: float = 60.0) -> float:
@@ -332,33 +39,59 @@ def write_vipr(path: str | Path, plan: Plan, graph: Graph, hardware: Hardware, t
     Raises
     ------
     InvalidPlan
-        The plan has no schedule, or is one that certificates do not know; the message says why.
+        The plan has no schedule, or is one that these proofs do not know, or the file would be too long; the message
+        says why.
     """
-    budget = Budget(time_limit_s)
-    try:
-        check.need(plan.groups is None, "stages of several devices have no proofs in VIPR's format")
-        check.need(plan.objective != "throughput", "VIPR files are of latency, pipelines and memory, not of throughput")
-        read = exact_plan(plan, graph, hardware)
-        costs, value = check.Costs(*read[:3], 0, read[3]), read[3][0]
-        bound = read[0]["bounds"][0] if plan.bounds else Fraction(0)
-        if plan.stages:
-            program: Program = StageProgram(costs)
-        else:
-            program = LatencyProgram(costs, value, time_limit_s / 4) if value else Program(Fraction(1))
-    except check.Refuted as problem:
-        raise InvalidPlan(f"the plan cannot be certified: {problem}") from None
-    goals = [math.ceil(min(value, (bound or value) * (1 - check.ROUNDING)) / program.unit)]
-    if value - bound <= check.OPTIMAL * value:  # which may lie above the optimum by the rounding of floats
-        goals.insert(0, math.floor(value / program.unit))
-    for wanted in dict.fromkeys(goals):
-        proof = Proof(program, wanted, budget)
-        if proof.run():
-            break
-    proven = proof.goal * program.unit
-    about = [
-        f"rlinit: the {plan.objective} of {plan.graph!r} on {plan.hardware!r} is at least {float(proven)}",
-        f"C counts units of {program.unit}. Ops (or parts that stay together) and devices are numbered from 0.",
-        "CON is what is taken for granted of every schedule that is no longer than the plan; nothing else is.",
-    ]
-    write_atomically(path, "".join(f"{line}\n" for line in proof.lines(about, program.solution(read[0], value))))
+    proof, solution, proven, about = prove(plan, graph, hardware, time_limit_s)
+    write_atomically(path, text_of(vipr_lines(proof, about, solution)))
     return float(proven)
+
+
+def vipr_lines(proof: Proof, about: list[str], solution: dict[int, Fraction]) -> Iterator[str]:
+    """Yield the lines of the file.
+
+    Parameters
+    ----------
+    proof
+        With what it is of.
+    about
+        Comments, which come first.
+    solution
+        Variables of a solution that are not 0, and C; none is written where there is nothing.
+    """
+    program = proof.program
+    bounds = [("low", at) for at in range(len(program.names))]
+    grouped = {at for group in program.groups for at in group}
+    bounds += [("high", at) for at, binary in program.binary.items() if binary and at not in grouped]
+    others = [("one", g) for g in range(len(program.groups))] + [("row", r) for r in range(len(program.rows))]
+    index: dict[Key, int] = {key: place for place, key in enumerate([*bounds, *others])}
+    whole = [at for at, binary in program.binary.items() if binary or at == 0]
+    yield from (f"% {line}" for line in about)
+    yield from ("VER 1.0", f"VAR {len(program.names)}", *program.names)
+    yield from (
+        f"INT {len(whole)}",
+        " ".join(map(str, whole)),
+        "OBJ min",
+        "1 0 1",
+        f"CON {len(index)} {len(bounds)}",
+    )
+    for side, at in bounds:
+        yield f"{side}_{program.names[at]} {'GL'[side == 'high']} {int(side == 'high')} 1 {at} 1"
+    yield from (f"one_{g} E 1 {_pairs(dict.fromkeys(group, 1))}" for g, group in enumerate(program.groups))
+    yield from (f"{name} G {side} {_pairs(row)}" for name, row, side in program.rows)
+    yield f"RTP range {proof.goal} {solution.get(0, 'inf')}"
+    yield from (f"SOL {int(0 in solution)}", *([f"plan {_pairs(solution)}"] if solution else []))
+    yield f"DER {len(proof.derived)}"
+    index |= {("derived", place): len(index) + place for place in range(len(proof.derived))}
+    for place, (sense, row, least, reason, terms, of_c) in enumerate(proof.derived):
+        told = [reason]
+        if reason == "uns":
+            told += [str(index[key]) for key in terms]
+        elif reason != "asm":
+            told.append(_pairs({index[key]: Fraction(weight, of_c or 1) for key, weight in terms}))
+        yield f"d{place} {sense} {least} {'OBJ' if row == C else _pairs(row)} {{ {' '.join(told)} }} -1"
+
+
+def _pairs(row: Any) -> str:
+    """Return coefficients as the format has them: how many, and places and values in turn."""
+    return " ".join([str(len(row)), *(f"{at} {amount}" for at, amount in row.items())])

@@ -55,9 +55,11 @@ class Schedule:
     certify: Path | None = None
     """Write plan, graph, hardware and a proof of the bound into this folder, for `rlinit verify FOLDER`."""
     certify_s: float = 60.0
-    """With --certify or --certify-vipr: seconds to look for a proof, beside those of the time limit."""
+    """With --certify and the two below: seconds to look for a proof, beside those of the time limit."""
     certify_vipr: Path | None = None
     """Write a proof of a bound in VIPR's format here, for viprchk; in up to --certify-s seconds more."""
+    certify_veripb: Path | None = None
+    """Write the same in VeriPB's format to this .pbp file, and the program to the .opb file beside it."""
     robust: bool = False
     """Of the plans seen, give the one that is best in the mean over draws of the costs within their errors."""
     sensitivity: bool = False
@@ -106,24 +108,26 @@ def schedule_model(command: Schedule, notes: Console) -> int:
     began = time.monotonic()
     if not command.certify_s > 0:
         raise RlinitError(f"certify_s is {command.certify_s}; expected seconds > 0 (--certify-s)")
-    if command.certify_vipr is not None and command.solving.objective == "throughput":
-        raise RlinitError("--certify-vipr: there are proofs of latency, pipelines and memory, not of throughput")
-    grouped = groups_devices(command.solving)
-    if command.certify_vipr is not None and grouped:
-        raise RlinitError("--certify-vipr: stages of several devices have no proofs in this format, but with --certify")
+    grouped, proofs = groups_devices(command.solving), _proofs(command)
+    for flag in proofs:
+        if command.solving.objective == "throughput":
+            raise RlinitError(f"{flag}: there are proofs of latency, pipelines and memory, not of throughput")
+        if grouped:
+            raise RlinitError(f"{flag}: stages of several devices have no proofs in this format, but with --certify")
     options, hardware = command.solving, load_hardware(command.hw)
-    if command.certify is not None or command.certify_vipr is not None:
+    if command.certify is not None or proofs:
         from rlinit.certificates import uncertified
 
         training, scattered = options.training is not None and not grouped, options.chunks > 1 or not options.contiguous
         marks = {"training": training, "scattered": scattered, "activations": options.activations}
         if why := uncertified(hardware, options.objective, **marks):
-            raise RlinitError(f"{'--certify-vipr' if command.certify is None else '--certify'}: {why}")
+            raise RlinitError(f"{next(iter(proofs)) if command.certify is None else '--certify'}: {why}")
     if command.certify is not None:
         command.certify.mkdir(parents=True, exist_ok=True)
     folder = command.certify and command.certify / "plan.json"
-    check_targets(command.out, command.plot, folder, command.certify_vipr, command.solving.checkpoint)
+    check_targets(command.out, command.plot, folder, *proofs.values(), command.solving.checkpoint)
     check_endings(command.plot, "--plot", *PICTURES)
+    check_endings(command.certify_veripb, "--certify-veripb", ".pbp")
     start = Plan.load(options.agent) if options.agent.endswith(".json") else None
     solving.phases.check_method(options if start is None else dataclasses.replace(options, agent="auto"))
     graph = load_model(command.model, command.reading, hardware)
@@ -152,6 +156,12 @@ def schedule_model(command: Schedule, notes: Console) -> int:
     return code
 
 
+def _proofs(command: Schedule) -> dict[str, Path]:
+    """Return the files in other people's formats that are asked for, by their flags."""
+    files = {"--certify-vipr": command.certify_vipr, "--certify-veripb": command.certify_veripb}
+    return {flag: path for flag, path in files.items() if path is not None}
+
+
 def _give(plan: Plan, command: Schedule, graph: Graph, hardware: Hardware, notes: Console) -> int:
     """Write and print a plan; where it cannot be written after all, print it all the same."""
     code = EXIT_CODES.get(plan.status, 0)
@@ -165,10 +175,11 @@ def _give(plan: Plan, command: Schedule, graph: Graph, hardware: Hardware, notes
         )
         if command.certify is not None and plan.status != "no_solution":
             _certify(plan, command, graph, whole, notes)
-        if command.certify_vipr is not None and plan.assignment is not None:
-            proven = plan.certify_vipr(command.certify_vipr, graph, whole, time_limit_s=command.certify_s)
+        for flag, path in _proofs(command).items() if plan.assignment is not None else ():
+            write = plan.certify_vipr if flag == "--certify-vipr" else plan.certify_veripb
+            proven = write(path, graph, whole, time_limit_s=command.certify_s)
             told = [show_value(each, plan.objective) for each in (proven, (plan.bounds or (0.0,))[0])]
-            notes.print(f"{command.certify_vipr} proves a bound of {told[0]}; the plan's is {told[1]}")
+            notes.print(f"{path} proves a bound of {told[0]}; the plan's is {told[1]}")
     except (OSError, InvalidPlan) as problem:
         notes.print(f"[bold red]rlinit:[/] {escape_markup(str(problem))}", highlight=False)
         code = EXIT_INPUT

@@ -15,21 +15,23 @@ import pytest
 
 import rlinit
 from rlinit.budget import Budget
-from rlinit.certificates import check, vipr, write_vipr
+from rlinit.certificates import check, write_vipr
+from rlinit.certificates import proof as trees
 from rlinit.certificates.programs import LatencyProgram, Program, StageProgram
-from rlinit.certificates.vipr import Proof
+from rlinit.certificates.proof import Proof
+from rlinit.certificates.vipr import vipr_lines
 from rlinit.cli.main import main
 from rlinit.errors import InvalidPlan
 from rlinit.plan import Objective
 from tests.certificates import vipr_checker
+from tests.certificates.proof_attack import mutated_proofs, vipr_file
 from tests.certificates.test_check import GRAPH, MESH, STAGES, can_be_tried, costs_of
-from tests.certificates.vipr_attack import mutated_proofs
 from tests.properties import fuzz
 
 
 def text_of(proof: Proof) -> str:
     """Return the file of a proof."""
-    return "\n".join(proof.lines(["a comment"], {})) + "\n"
+    return "\n".join(vipr_lines(proof, ["a comment"], {})) + "\n"
 
 
 @pytest.mark.parametrize("first", range(0, 240, 80))
@@ -88,8 +90,8 @@ def test_plans_are_proven_up_to_rounding(objective: str, tmp_path: Path) -> None
 @pytest.mark.parametrize("objective", ["pipeline", "memory", "latency"])
 def test_mutated_proofs_prove_nothing_false(objective: str, tmp_path: Path) -> None:
     """A word changed, left out or moved behind the program is refused, or proves no more than the optimum."""
-    text, _, _ = written(objective, tmp_path)
-    assert mutated_proofs(text, 600, 15) > 300
+    written(objective, tmp_path)
+    assert mutated_proofs(vipr_file(tmp_path / "x.vipr"), 600, 15) > 300
 
 
 def test_lies_planted_by_hand_are_refused() -> None:
@@ -177,7 +179,7 @@ def test_files_that_would_be_too_long_are_refused_before_they_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The search for a tree ends where its derivations take more than the most bytes of a file."""
-    monkeypatch.setattr(vipr, "MOST_BYTES", 50)
+    monkeypatch.setattr(trees, "MOST_BYTES", 50)
     plan = rlinit.schedule(GRAPH, MESH, objective="latency")
     with pytest.raises(InvalidPlan, match="more than 50 bytes"):
         plan.certify_vipr(tmp_path / "x.vipr", GRAPH, MESH)
