@@ -591,6 +591,48 @@ class Graph:
         )
 
     @classmethod
+    def union(
+        cls, models: Mapping[Graph, float] | Mapping[str, tuple[Graph, float]], *, name: str | None = None
+    ) -> Graph:
+        """Return several models as one graph, for devices that they share: a round runs each as often as its rate.
+
+        Ops are called ``model/op``. Times, FLOPs and bytes of tensors are those of a round, in which parameters are
+        read, and held, once. So `pipeline` gives the seconds of a round on the busiest device: with rates a second, one
+        over it is the largest factor by which all rates can grow together. `memory` counts the weights of all models.
+        Stages keep one order of the devices for all models.
+
+        Parameters
+        ----------
+        models
+            Graph -> inputs of it in a round, any number above 0; or name -> (graph, inputs), where graphs share a name.
+        name
+            Of the union; by default the models' names joined by "+".
+
+        Raises
+        ------
+        InvalidGraph
+            No models, two of one name, a rate that is not above 0, a menu or backward ops, or a round beyond 1e30.
+        """
+        parts = [(key.name, key, of) if isinstance(key, Graph) else (key, *of) for key, of in models.items()]  # type: ignore[misc]
+        titles = [title for title, _, _ in parts]
+        if not parts or len(set(titles)) < len(titles):
+            raise InvalidGraph(
+                f"the models to join are {titles}; expected one or more, with different names (name -> (graph, rate))"
+            )
+        ops: list[tuple[str, dict[str, Any]]] = []
+        edges: list[tuple[Any, ...]] = []
+        for title, graph, rate in parts:
+            runs = check_number(f"the rate of model {title!r}", rate, InvalidGraph)
+            if not runs > 0:
+                raise InvalidGraph(f"the rate of model {title!r} is {rate}; expected a number above 0")
+            whole = graph.to_dict()
+            ops += [(f"{title}/{row['name']}", _repeated(row, title, runs)) for row in whole["ops"]]
+            for u, v, *reads in whole["edges"]:
+                scaled = (_times(label, runs) for label in reads)
+                edges.append((f"{title}/{u}", f"{title}/{v}", *scaled))
+        return cls.build(ops, edges, name="+".join(titles) if name is None else name)
+
+    @classmethod
     def from_networkx(cls, graph: nx.DiGraph[Any]) -> Graph:
         """Read a networkx DiGraph: node attributes as in `build`, edges as data flow. `to_networkx` is its inverse.
 
@@ -752,6 +794,31 @@ class Graph:
             Unreadable file, truncated JSON, or JSON that breaks the schema (the message gives the schema path).
         """
         return cls.from_dict(read_json(path, "graph", InvalidGraph))
+
+
+def _times(value: Any, runs: float) -> Any:
+    """Return a number, or the numbers of a mapping, so many times; text as it is."""
+    if isinstance(value, Mapping):
+        return {key: _times(each, runs) for key, each in value.items()}
+    return value if isinstance(value, str) else value * runs
+
+
+def _repeated(row: Mapping[str, Any], model: str, runs: float) -> dict[str, Any]:
+    """Return the attributes of an op of a model that a round runs so many times."""
+    for what in (*_TRAINING, _MENU):
+        if what in row:
+            raise InvalidGraph(f"op {row['name']!r} of model {model!r} has {what}, which no union of models takes")
+    found = {key: value for key, value in row.items() if key != "name"}
+    for what in ("time_s", "flops", "out_bytes"):
+        if what in row:
+            found[what] = _times(row[what], runs)
+    if isinstance(row.get("outputs"), Mapping):
+        found["outputs"] = _times(row["outputs"], runs)
+    if "shared" in row:
+        found["shared"] = {f"{model}/{key}": size for key, size in row["shared"].items()}
+    if "colocate" in row:
+        found["colocate"] = f"{model}/{row['colocate']}"
+    return found
 
 
 def _read(u: str, v: str, reads: Sequence[Any]) -> Label:

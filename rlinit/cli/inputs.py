@@ -29,6 +29,12 @@ Model = Annotated[
     ),
 ]
 
+Models = Annotated[
+    tuple[str, ...],
+    tyro.conf.Positional,
+    tyro.conf.arg(metavar="MODEL", help="As for other commands; several: models that share the devices, see --rates."),
+]
+
 HardwareName = Annotated[
     str,
     tyro.conf.arg(
@@ -136,6 +142,35 @@ def load_model(model: str, options: ReadingOptions, hardware: Hardware | None = 
     if options.granularity != "op" or options.keep:
         graph = graph.group(options.granularity, keep=options.keep)
     return price(graph, options, hardware)
+
+
+def load_models(
+    models: Sequence[str], rates: Sequence[float], options: ReadingOptions, hardware: Hardware | None = None
+) -> Graph:
+    """Return the graph of a model, or of several that share devices, each so many times a second.
+
+    Parameters
+    ----------
+    models
+        Files, or zoo:NAME.
+    rates
+        Of each, in that order; none: 1.
+    options, hardware
+        See `load_model`.
+
+    Raises
+    ------
+    RlinitError
+        No model, or not one rate for each; otherwise as for `load_model` and `Graph.union`.
+    """
+    if not models or len(rates) not in (0, len(models)):
+        raise RlinitError(f"--rates has {len(rates)} numbers for {len(models)} models; expected a model, a rate each")
+    graphs = [load_model(model, options, hardware) for model in models]
+    if len(graphs) == 1 and not rates:
+        return graphs[0]
+    alike = len({graph.name for graph in graphs}) < len(graphs)
+    names = [f"{graph.name}-{at}" if alike else graph.name for at, graph in enumerate(graphs)]
+    return Graph.union(dict(zip(names, zip(graphs, rates or [1.0] * len(graphs), strict=True), strict=True)))
 
 
 def price(graph: Graph, options: ReadingOptions, hardware: Hardware | None) -> Graph:

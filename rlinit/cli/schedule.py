@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,11 +19,13 @@ from rlinit.cli.inputs import (
     PICTURES,
     HardwareName,
     Model,
+    Models,
     ReadingOptions,
     check_endings,
     check_targets,
     load_hardware,
     load_model,
+    load_models,
 )
 from rlinit.cli.output import escape_markup, live_line, print_phases, show_value
 from rlinit.costs.sources import paper_machine
@@ -42,12 +45,14 @@ EXIT_INPUT, EXIT_INTERRUPTED = EXIT_CODES["input"], EXIT_CODES["interrupted"]
 
 @dataclass(frozen=True)
 class Schedule:
-    """Split a model over devices and prove how good the split is."""
+    """Split a model over devices and prove how good the split is; several models share them."""
 
-    model: Model
+    models: Models
     hw: HardwareName = "edge-tpu-4"
     solving: Annotated[SolveOptions, tyro.conf.OmitArgPrefixes] = field(default_factory=SolveOptions)
     reading: Annotated[ReadingOptions, tyro.conf.OmitArgPrefixes] = field(default_factory=ReadingOptions)
+    rates: tuple[float, ...] = ()
+    """With several models: how often a second each runs, in their order; once each by default."""
     out: Path | None = None
     """Write the plan here as JSON."""
     plot: Path | None = None
@@ -130,7 +135,7 @@ def schedule_model(command: Schedule, notes: Console) -> int:
     check_endings(command.certify_veripb, "--certify-veripb", ".pbp")
     start = Plan.load(options.agent) if options.agent.endswith(".json") else None
     solving.phases.check_method(options if start is None else dataclasses.replace(options, agent="auto"))
-    graph = load_model(command.model, command.reading, hardware)
+    graph = load_models(command.models, command.rates, command.reading, hardware)
     if command.explain:
         rows = solving.api.explain(graph, hardware, options, start)
         if command.json:
@@ -146,6 +151,11 @@ def schedule_model(command: Schedule, notes: Console) -> int:
     if command.sensitivity and plan.assignment is not None:
         found = plan.sensitivity(graph, hardware, options=options, seed=options.seed)
         plan = dataclasses.replace(plan, notes=(*plan.notes, str(found)))
+    if len(command.models) > 1 and options.objective == "pipeline" and plan.value < math.inf:
+        most = 1 / plan.bound if plan.bound > 0 else math.inf
+        said = f"all rates can grow by a factor of {1 / plan.value:.4g} together; no more than {most:.4g} is possible"
+        order = " with stages in one order for all models" if options.contiguous else ""
+        plan = dataclasses.replace(plan, notes=(*plan.notes, said + order))
     code = _give(plan, command, graph, hardware, notes)
     spent, searched = time.monotonic() - began, sum(plan.phase_s.values())
     if spent > searched + _MUCH_ELSE_S:
