@@ -45,7 +45,7 @@ EXIT_INPUT, EXIT_INTERRUPTED = EXIT_CODES["input"], EXIT_CODES["interrupted"]
 
 @dataclass(frozen=True)
 class Schedule:
-    """Split a model over devices and prove how good the split is; several models share them."""
+    """Split a model over devices and prove how good the split is."""
 
     models: Models
     hw: HardwareName = "edge-tpu-4"
