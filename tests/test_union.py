@@ -111,3 +111,7 @@ def test_two_models_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFi
     assert plan["assignment"].keys() == {f"a-{at}/{op}" for at in (0, 1) for op in graph.names}
     best = rlinit.schedule(Graph.union({"a-0": (graph, 30), "a-1": (graph, 10)}), HARDWARE)
     assert any(f"factor of {1 / best.value:.4g} together" in note for note in plan["notes"])
+    # Two devices, one for each model: the better of the rows that it may have alone.
+    single = Hardware.pipeline(1, bandwidth=100.0, memory=40.0, cache=12.0)
+    alone = [rlinit.schedule(Graph.union({"a": (graph, rate)}), single).value for rate in (30, 10)]
+    assert plan["baselines"]["each model on devices of its own"] == pytest.approx(max(alone))

@@ -146,8 +146,8 @@ def load_model(model: str, options: ReadingOptions, hardware: Hardware | None = 
 
 def load_models(
     models: Sequence[str], rates: Sequence[float], options: ReadingOptions, hardware: Hardware | None = None
-) -> Graph:
-    """Return the graph of a model, or of several that share devices, each so many times a second.
+) -> dict[str, tuple[Graph, float]]:
+    """Return graphs and rates of models that share devices by name, as `Graph.union` takes them.
 
     Parameters
     ----------
@@ -161,16 +161,14 @@ def load_models(
     Raises
     ------
     RlinitError
-        No model, or not one rate for each; otherwise as for `load_model` and `Graph.union`.
+        No model, or not one rate for each; otherwise as for `load_model`.
     """
     if not models or len(rates) not in (0, len(models)):
         raise RlinitError(f"--rates has {len(rates)} numbers for {len(models)} models; expected a model, a rate each")
     graphs = [load_model(model, options, hardware) for model in models]
-    if len(graphs) == 1 and not rates:
-        return graphs[0]
     alike = len({graph.name for graph in graphs}) < len(graphs)
     names = [f"{graph.name}-{at}" if alike else graph.name for at, graph in enumerate(graphs)]
-    return Graph.union(dict(zip(names, zip(graphs, rates or [1.0] * len(graphs), strict=True), strict=True)))
+    return dict(zip(names, zip(graphs, rates or [1.0] * len(graphs), strict=True), strict=True))
 
 
 def price(graph: Graph, options: ReadingOptions, hardware: Hardware | None) -> Graph:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -30,14 +31,15 @@ from rlinit.cli.inputs import (
 from rlinit.cli.output import escape_markup, live_line, print_phases, show_value
 from rlinit.costs.sources import paper_machine
 from rlinit.errors import InvalidPlan, RlinitError
+from rlinit.graph import Graph
 from rlinit.plan import Plan
 from rlinit.solving.common.options import ProblemOptions, SolveOptions, groups_devices
+from rlinit.sweeping.runs import first_devices
 from rlinit.units import format_seconds
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rlinit.graph import Graph
     from rlinit.hardware import Hardware
 
 EXIT_INPUT, EXIT_INTERRUPTED = EXIT_CODES["input"], EXIT_CODES["interrupted"]
@@ -135,7 +137,8 @@ def schedule_model(command: Schedule, notes: Console) -> int:
     check_endings(command.certify_veripb, "--certify-veripb", ".pbp")
     start = Plan.load(options.agent) if options.agent.endswith(".json") else None
     solving.phases.check_method(options if start is None else dataclasses.replace(options, agent="auto"))
-    graph = load_models(command.models, command.rates, command.reading, hardware)
+    models = load_models(command.models, command.rates, command.reading, hardware)
+    graph = Graph.union(models) if command.rates or len(models) > 1 else models[next(iter(models))][0]
     if command.explain:
         rows = solving.api.explain(graph, hardware, options, start)
         if command.json:
@@ -151,11 +154,13 @@ def schedule_model(command: Schedule, notes: Console) -> int:
     if command.sensitivity and plan.assignment is not None:
         found = plan.sensitivity(graph, hardware, options=options, seed=options.seed)
         plan = dataclasses.replace(plan, notes=(*plan.notes, str(found)))
-    if len(command.models) > 1 and options.objective == "pipeline" and plan.value < math.inf:
-        most = 1 / plan.bound if plan.bound > 0 else math.inf
-        said = f"all rates can grow by a factor of {1 / plan.value:.4g} together; no more than {most:.4g} is possible"
-        order = " with stages in one order for all models" if options.contiguous else ""
-        plan = dataclasses.replace(plan, notes=(*plan.notes, said + order))
+    if (
+        len(models) > 1
+        and options.objective in ("pipeline", "memory")
+        and plan.assignment
+        and not plan.provenance.get("interrupted")
+    ):
+        plan = _with_sharing(plan, models, hardware, options)
     code = _give(plan, command, graph, hardware, notes)
     spent, searched = time.monotonic() - began, sum(plan.phase_s.values())
     if spent > searched + _MUCH_ELSE_S:
@@ -164,6 +169,44 @@ def schedule_model(command: Schedule, notes: Console) -> int:
             f"{format_seconds(spent - searched)}"
         )
     return code
+
+
+_APART = "each model on devices of its own"
+_APART_S = 1.0
+"""Seconds for each model on each row of devices that it may have alone."""
+
+
+def _with_sharing(
+    plan: Plan, models: Mapping[str, tuple[Graph, float]], hardware: Hardware, options: SolveOptions
+) -> Plan:
+    """Return a plan of several models that says how far rates can grow, and what they reach on devices of their own."""
+    devices = hardware if options.stages is None else hardware.with_stages(options.stages)
+    k = devices.num_devices
+    limit_s = min(_APART_S, options.time_limit_s or _APART_S)
+    settings = {one.name: getattr(options, one.name) for one in dataclasses.fields(options)}
+    settings |= {"time_limit_s": limit_s, "agent": "auto", "checkpoint": None, "stages": None}
+
+    def alone(name: str, start: int, end: int) -> float:
+        row = first_devices(devices, end - start, start)
+        return rlinit.schedule(Graph.union({name: models[name]}), row, **settings).value
+
+    least = [0.0, *[math.inf] * k]  # by devices that are taken
+    for left, name in zip(range(len(models) - 1, -1, -1), models, strict=True):
+        least = [
+            min((max(least[i], alone(name, i, j)) for i in range(j) if least[i] < math.inf), default=math.inf)
+            if j <= k - left and (left or j == k)
+            else math.inf
+            for j in range(k + 1)
+        ]
+    notes, baselines = [*plan.notes], dict(plan.baselines)
+    if least[k] < math.inf:
+        baselines[_APART] = least[k]
+    if options.objective == "pipeline":
+        most = 1 / plan.bound if plan.bound > 0 else math.inf
+        order = " with stages in one order for all models" if options.contiguous else ""
+        factor = f"all rates can grow by a factor of {1 / plan.value:.4g} together"
+        notes.append(f"{factor}; no more than {most:.4g} is possible{order}")
+    return dataclasses.replace(plan, notes=tuple(notes), baselines=baselines)
 
 
 def _proofs(command: Schedule) -> dict[str, Path]:
