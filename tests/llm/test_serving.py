@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from rlinit.certificates import check
 from rlinit.datasets.published.location import instances_root
-from rlinit.errors import InvalidConfig
+from rlinit.errors import InvalidConfig, InvalidPlan
 from rlinit.llm.serving.bounds import ServingBound, best_bound, coverage_bound, priced_bound
 from rlinit.llm.serving.fleets import Fleet, load_fleet
 from rlinit.llm.serving.layouts import ServingPlan, largest_flow, serve
@@ -174,3 +175,36 @@ def test_what_cannot_be_served_says_what_is_missing() -> None:
     plan = serve(data)
     assert (plan.status, plan.tokens_per_s) == ("infeasible", 0.0)
     assert "hold 4 layers together, 9 are needed" in plan.message
+
+
+def test_servers_run_chains_and_refuse_what_is_none() -> None:
+    """Partitions add up to the layers, shares to one; a device of two pipelines, and overlapping spans, are refused."""
+    held = {"1": 9.0, "2": 5.0}
+    ends = ("source", "a"), ("a", "b"), ("b", "sink"), ("source", "c"), ("c", "d"), ("d", "sink")
+    rates = {
+        "layers": 3,
+        "devices": [{"name": name, "tokens_per_s_by_layers_held": held} for name in "abcd"],
+        "links": [{"from": a, "to": b, "tokens_per_s": 7.0} for a, b in ends],
+    }
+    plan = serve(rates)
+    for server, size in (("vllm", "--pipeline-parallel-size"), ("sglang", "--pp-size")):
+        rows = plan.to_servers(server)  # type: ignore[arg-type]
+        assert sorted(row["devices"] for row in rows) == [["a", "b"], ["c", "d"]]
+        assert sum(row["share"] for row in rows) == pytest.approx(1)
+        for row in rows:
+            assert row["flags"] == [size, "2"]
+            counts = [int(one) for one in row["environment"][f"{server.upper()}_PP_LAYER_PARTITION"].split(",")]
+            assert counts == [plan.spans[name][1] - plan.spans[name][0] for name in row["devices"]]
+            assert sum(counts) == 3
+    spans = {"a": (0, 2), "b": (2, 3), "c": (0, 2), "d": (2, 3)}
+    apart = {("source", "a"): 1.0, ("source", "c"): 1.0, ("a", "b"): 1.0, ("c", "b"): 1.0, ("b", "sink"): 2.0}
+    with pytest.raises(InvalidPlan, match="'b' is not one rank of one pipeline"):
+        replace(plan, spans=spans, flow=apart).to_servers("vllm")
+    forked = {("source", "a"): 2.0, ("a", "b"): 1.0, ("a", "d"): 1.0, ("b", "sink"): 1.0, ("d", "sink"): 1.0}
+    with pytest.raises(InvalidPlan, match="'a' is not one rank"):
+        replace(plan, spans=spans, flow=forked).to_servers("vllm")
+    lone = {("source", "a"): 1.0, ("a", "b"): 1.0, ("b", "sink"): 1.0}
+    with pytest.raises(InvalidPlan, match="'b' is not one rank of one pipeline from layer 2"):
+        replace(plan, spans={"a": (0, 2), "b": (1, 3)}, flow=lone).to_servers("sglang")
+    with pytest.raises(InvalidPlan, match="expected vllm or sglang"):
+        plan.to_servers("exo")  # type: ignore[arg-type]

@@ -28,6 +28,7 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
+from rlinit.errors import InvalidPlan
 from rlinit.files import write_json
 from rlinit.llm.serving.bounds import ServingBound, best_bound, covers_of, ways_of
 from rlinit.llm.serving.fleets import SINK, SOURCE, Fleet, Kinds, load_fleet
@@ -143,6 +144,52 @@ class ServingPlan:
     def bound(self) -> float:
         """Tokens a second that no layout serves more than."""
         return self.proof.tokens_per_s
+
+    def to_servers(self, server: Literal["vllm", "sglang"]) -> list[dict[str, Any]]:
+        """Return a pipeline of vLLM or SGLang for each chain of devices, largest first, and its share of requests.
+
+        A row has ``devices`` in order of ranks, ``environment`` and ``flags`` of the server, and the ``share`` that a
+        front end sends it. The first rank holds the embedding, too, and the last one the head.
+
+        Parameters
+        ----------
+        server
+            ``vllm`` or ``sglang``.
+
+        Raises
+        ------
+        InvalidPlan
+            There is no layout, another server, or requests of a device come from several, go to several, or leave out
+            layers that it holds.
+        """
+        if server not in ("vllm", "sglang") or not self.flow:
+            raise InvalidPlan(
+                f"server {server!r}, plan {self.status}: expected vllm or sglang, and a layout that serves"
+            )
+        size = "--pipeline-parallel-size" if server == "vllm" else "--pp-size"
+        into: dict[str, list[str]] = {}
+        for (before, after), rate in self.flow.items():
+            if rate > 0:
+                into.setdefault(before, []).append(after)
+        met: set[str] = set()
+        rows = []
+        for first in sorted(into[SOURCE], key=lambda name: -self.flow[SOURCE, name]):
+            chain, at, layer = [], first, 0
+            while at != SINK:
+                start, end = self.spans[at]
+                if at in met or len(into[at]) != 1 or start != layer:
+                    raise InvalidPlan(
+                        f"device {at!r} is not one rank of one pipeline from layer {layer} on; {server} runs chains "
+                        "of whole spans alone"
+                    )
+                met.add(at)
+                chain.append(at)
+                at, layer = into[at][0], end
+            counts = ",".join(str(self.spans[name][1] - self.spans[name][0]) for name in chain)
+            share = self.flow[SOURCE, first] / self.tokens_per_s
+            variables = {f"{server.upper()}_PP_LAYER_PARTITION": counts}
+            rows.append({"devices": chain, "environment": variables, "flags": [size, str(len(chain))], "share": share})
+        return rows
 
     def save(self, path: str | Path) -> None:
         """Write the layout as JSON, atomically, and beside it (``.rates.json``) the rates that the bound is of, if any.
