@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     import networkx as nx
     import torch
 
+    from rlinit.hardware import Hardware
     from rlinit.importers.common.precision import Dtype
 
 __all__ = ["ANY_DEVICE", "Graph"]
@@ -592,40 +593,51 @@ class Graph:
 
     @classmethod
     def union(
-        cls, models: Mapping[Graph, float] | Mapping[str, tuple[Graph, float]], *, name: str | None = None
+        cls,
+        models: Mapping[Graph, float] | Mapping[str, tuple[Graph, float]],
+        hardware: Hardware | None = None,
+        *,
+        name: str | None = None,
     ) -> Graph:
-        """Return several models as one graph, for devices that they share: a round runs each as often as its rate.
+        """Return several models as one graph, for devices that they share.
 
-        Ops are called ``model/op``. Times, FLOPs and bytes of tensors are those of a round, in which parameters are
-        read, and held, once. So `pipeline` gives the seconds of a round on the busiest device: with rates a second, one
-        over it is the largest factor by which all rates can grow together. `memory` counts the weights of all models.
-        Stages keep one order of the devices for all models.
+        In a round the most frequent model runs once, and of each other one the fraction that its rate is of that one's:
+        so much of its times, FLOPs and bytes of tensors counts. Ops are called ``model/op``. `pipeline` gives the
+        seconds of a round on the busiest device: one over it is how often the most frequent model can run, the others
+        in proportion. `memory` counts the weights of all models. Stages keep one order of the devices for all models.
+        Weights off the cache, and latencies of links, count whole in every round, which is more than a rarer model
+        takes; so do launches and reads of weights of ops without times, where no hardware is given.
 
         Parameters
         ----------
         models
-            Graph -> inputs of it in a round, any number above 0; or name -> (graph, inputs), where graphs share a name.
+            Graph -> how often it runs, any number above 0; or name -> (graph, how often), where graphs share a name.
+        hardware
+            Gives ops without times those of a single run on each device, from which fractions are taken.
         name
             Of the union; by default the models' names joined by "+".
 
         Raises
         ------
         InvalidGraph
-            No models, two of one name, a rate that is not above 0, a menu or backward ops, or a round beyond 1e30.
+            No models, two of one name, a rate that is not above 0, a menu or backward ops; an op that has neither times
+            nor FLOPs for a device of the hardware.
         """
+        from rlinit.costs.roofline import with_times
+
         parts = [(key.name, key, of) if isinstance(key, Graph) else (key, *of) for key, of in models.items()]  # type: ignore[misc]
         titles = [title for title, _, _ in parts]
         if not parts or len(set(titles)) < len(titles):
             raise InvalidGraph(
                 f"the models to join are {titles}; expected one or more, with different names (name -> (graph, rate))"
             )
+        rates = [check_number(f"the rate of model {title!r}", rate, InvalidGraph) for title, _, rate in parts]
         ops: list[tuple[str, dict[str, Any]]] = []
         edges: list[tuple[Any, ...]] = []
-        for title, graph, rate in parts:
-            runs = check_number(f"the rate of model {title!r}", rate, InvalidGraph)
-            if not runs > 0:
+        for (title, graph, _), rate in zip(parts, rates, strict=True):
+            if not rate > 0:
                 raise InvalidGraph(f"the rate of model {title!r} is {rate}; expected a number above 0")
-            whole = graph.to_dict()
+            whole, runs = (graph if hardware is None else with_times(graph, hardware)).to_dict(), rate / max(rates)
             ops += [(f"{title}/{row['name']}", _repeated(row, title, runs)) for row in whole["ops"]]
             for u, v, *reads in whole["edges"]:
                 scaled = (_times(label, runs) for label in reads)

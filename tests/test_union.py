@@ -14,7 +14,7 @@ import rlinit
 from rlinit.cli.main import main
 from rlinit.errors import InvalidGraph
 from rlinit.graph import Graph
-from rlinit.hardware import Hardware
+from rlinit.hardware import Device, Hardware
 
 HARDWARE = Hardware.pipeline(2, bandwidth=100.0, memory=40.0, cache=12.0)
 
@@ -29,7 +29,7 @@ def network(rng: np.random.Generator, name: str) -> Graph:
 
 
 def by_hand(models: dict[Graph, float], stage: dict[str, int]) -> tuple[float, float]:
-    """Return the busiest device's seconds of a round and the most bytes that one holds; inf against the order."""
+    """Return a round's seconds on the busiest device and the most bytes held, rates up to 1; inf against the order."""
     busy, held = np.zeros(2), np.zeros(2)
     for graph, rate in models.items():
         at = [stage[f"{graph.name}/{op}"] for op in graph.names]
@@ -47,12 +47,13 @@ def by_hand(models: dict[Graph, float], stage: dict[str, int]) -> tuple[float, f
 
 @pytest.mark.parametrize("seed", range(12))
 def test_values_are_those_of_all_assignments(seed: int) -> None:
-    """Both objectives find the best of all ways to deal the ops of two models to two devices."""
+    """Both objectives find the best of all assignments of the ops of two models to two devices."""
     rng = np.random.default_rng(seed)
     models: dict[Graph, float] = {network(rng, "a"): 3.0, network(rng, "b"): 0.5}
     joined = Graph.union(models)
+    runs = {graph: rate / 3.0 for graph, rate in models.items()}
     every = [
-        by_hand(models, dict(zip(joined.names, stages, strict=True))) for stages in itertools.product((0, 1), repeat=6)
+        by_hand(runs, dict(zip(joined.names, stages, strict=True))) for stages in itertools.product((0, 1), repeat=6)
     ]
     objectives: tuple[Literal["pipeline", "memory"], ...] = ("pipeline", "memory")
     for level, objective in enumerate(objectives):
@@ -63,8 +64,8 @@ def test_values_are_those_of_all_assignments(seed: int) -> None:
         assert {op.partition("/")[0] for op in plan.assignment or ()} == {"a", "b"}
 
 
-def test_everything_of_a_round_grows_with_the_rate() -> None:
-    """Times by device, ports, bytes on edges and FLOPs grow; parameters do not, and labels are each model's own."""
+def test_rates_say_how_much_of_a_model_a_round_runs() -> None:
+    """Times by device, ports, bytes on edges and FLOPs go by the rate; parameters do not; labels are each model's."""
     ops: list[tuple[str, dict[str, Any]]] = [
         ("u", {"time_s": {"x": 2, "y": {"1": 3, "2": 4}}, "flops": 5, "outputs": {"p": 7}, "shared": {"w": 1},
                "param_bytes": 1, "colocate": "g"}),
@@ -72,13 +73,23 @@ def test_everything_of_a_round_grows_with_the_rate() -> None:
         ("t", {}),
     ]  # fmt: skip
     graph = Graph.build(ops, [("u", "v", "p"), ("v", "t", 11)])
-    rows = Graph.union({"a": (graph, 10), "b": (graph, 1)}).to_dict()
+    rows = Graph.union({"a": (graph, 5), "b": (graph, 10)}).to_dict()
     first = rows["ops"][0]
     assert first["name"] == "a/u"
-    assert (first["time_s"], first["flops"], first["outputs"]) == ({"x": 20, "y": {1: 30, 2: 40}}, 50, {"p": 70})
+    assert (first["time_s"], first["flops"], first["outputs"]) == ({"x": 1, "y": {1: 1.5, 2: 2}}, 2.5, {"p": 3.5})
     assert (first["shared"], first["colocate"], first["param_bytes"]) == ({"a/w": 1}, "a/g", 1)
-    assert ["a/v", "a/t", 110] in rows["edges"]
+    assert ["a/v", "a/t", 5.5] in rows["edges"]
     assert ["b/u", "b/v", "p"] in rows["edges"]
+
+
+def test_fractions_are_of_the_seconds_of_a_run() -> None:
+    """With hardware a tenth of a run takes a tenth of its launch and of its reads of weights; rates have no unit."""
+    graph = Graph.build([("u", {"flops": 1e9, "param_bytes": 1e8})], [], name="net")
+    device = Device("gpu", flops_per_s=1e12, bytes_per_s=1e10, launch_s=0.01, slowdown=3.0)
+    hardware = Hardware((device,), np.zeros((1, 1)), np.zeros((1, 1)), "one")
+    for scale in (1.0, 20.0):
+        joined = Graph.union({"a": (graph, scale), "b": (graph, 10.0 * scale)}, hardware)
+        assert rlinit.schedule(joined, hardware).value == pytest.approx(1.1 * 3.0 * (0.01 + 0.01))
 
 
 def test_bad_input_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,8 +121,8 @@ def test_two_models_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFi
     plan = json.loads(capsys.readouterr().out)
     assert plan["assignment"].keys() == {f"a-{at}/{op}" for at in (0, 1) for op in graph.names}
     best = rlinit.schedule(Graph.union({"a-0": (graph, 30), "a-1": (graph, 10)}), HARDWARE)
-    assert any(f"factor of {1 / best.value:.4g} together" in note for note in plan["notes"])
+    assert any(f"factor of {1 / 30 / best.value:.4g} together" in note for note in plan["notes"])
     # Two devices, one for each model: the better of the rows that it may have alone.
     single = Hardware.pipeline(1, bandwidth=100.0, memory=40.0, cache=12.0)
-    alone = [rlinit.schedule(Graph.union({"a": (graph, rate)}), single).value for rate in (30, 10)]
-    assert plan["baselines"]["each model on devices of its own"] == pytest.approx(max(alone))
+    alone = rlinit.schedule(graph, single).value
+    assert plan["baselines"]["each model on devices of its own"] == pytest.approx(alone)

@@ -138,7 +138,10 @@ def schedule_model(command: Schedule, notes: Console) -> int:
     start = Plan.load(options.agent) if options.agent.endswith(".json") else None
     solving.phases.check_method(options if start is None else dataclasses.replace(options, agent="auto"))
     models = load_models(command.models, command.rates, command.reading, hardware)
-    graph = Graph.union(models) if command.rates or len(models) > 1 else models[next(iter(models))][0]
+    devices = hardware if options.stages is None else hardware.with_stages(options.stages)
+    joined = bool(command.rates) or len(models) > 1
+    timed = devices if options.objective == "pipeline" else None
+    graph = Graph.union(models, timed) if joined else next(iter(models.values()))[0]
     if command.explain:
         rows = solving.api.explain(graph, hardware, options, start)
         if command.json:
@@ -154,13 +157,8 @@ def schedule_model(command: Schedule, notes: Console) -> int:
     if command.sensitivity and plan.assignment is not None:
         found = plan.sensitivity(graph, hardware, options=options, seed=options.seed)
         plan = dataclasses.replace(plan, notes=(*plan.notes, str(found)))
-    if (
-        len(models) > 1
-        and options.objective in ("pipeline", "memory")
-        and plan.assignment
-        and not plan.provenance.get("interrupted")
-    ):
-        plan = _with_sharing(plan, models, hardware, options)
+    if joined and options.objective in ("pipeline", "memory") and plan.assignment:
+        plan = _with_sharing(plan, models, devices, options)
     code = _give(plan, command, graph, hardware, notes)
     spent, searched = time.monotonic() - began, sum(plan.phase_s.values())
     if spent > searched + _MUCH_ELSE_S:
@@ -177,18 +175,20 @@ _APART_S = 1.0
 
 
 def _with_sharing(
-    plan: Plan, models: Mapping[str, tuple[Graph, float]], hardware: Hardware, options: SolveOptions
+    plan: Plan, models: Mapping[str, tuple[Graph, float]], devices: Hardware, options: SolveOptions
 ) -> Plan:
     """Return a plan of several models that says how far rates can grow, and what they reach on devices of their own."""
-    devices = hardware if options.stages is None else hardware.with_stages(options.stages)
-    k = devices.num_devices
+    if plan.provenance.get("interrupted"):
+        return plan
+    k, most = devices.num_devices, max(rate for _, rate in models.values())
     limit_s = min(_APART_S, options.time_limit_s or _APART_S)
     settings = {one.name: getattr(options, one.name) for one in dataclasses.fields(options)}
     settings |= {"time_limit_s": limit_s, "agent": "auto", "checkpoint": None, "stages": None}
 
     def alone(name: str, start: int, end: int) -> float:
-        row = first_devices(devices, end - start, start)
-        return rlinit.schedule(Graph.union({name: models[name]}), row, **settings).value
+        (graph, rate), row = models[name], first_devices(devices, end - start, start)
+        share = rate / most if options.objective == "pipeline" else 1.0
+        return share * rlinit.schedule(graph, row, **settings).value
 
     least = [0.0, *[math.inf] * k]  # by devices that are taken
     for left, name in zip(range(len(models) - 1, -1, -1), models, strict=True):
@@ -202,10 +202,10 @@ def _with_sharing(
     if least[k] < math.inf:
         baselines[_APART] = least[k]
     if options.objective == "pipeline":
-        most = 1 / plan.bound if plan.bound > 0 else math.inf
+        reached, limit = (1 / (most * seconds) if seconds > 0 else math.inf for seconds in (plan.value, plan.bound))
         order = " with stages in one order for all models" if options.contiguous else ""
-        factor = f"all rates can grow by a factor of {1 / plan.value:.4g} together"
-        notes.append(f"{factor}; no more than {most:.4g} is possible{order}")
+        factor = f"all rates can grow by a factor of {reached:.4g} together"
+        notes.append(f"{factor}; no more than {limit:.4g} is possible{order}")
     return dataclasses.replace(plan, notes=tuple(notes), baselines=baselines)
 
 

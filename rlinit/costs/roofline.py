@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from rlinit.costs.products import products
 from rlinit.devices.efficiency import Efficiency, class_on, op_class
 from rlinit.errors import InvalidGraph
 from rlinit.graph import ANY_DEVICE, Graph
-from rlinit.hardware import Device
+from rlinit.hardware import Device, Hardware
 from rlinit.units import DTYPES, compute_type
 
 
@@ -184,6 +185,26 @@ def op_times(graph: Graph, device: Device, batch: int = 1) -> NDArray[np.float64
             f"({len(missing)} ops in all); give time_s, or flops with a device that has flops_per_s"
         )
     return seconds
+
+
+def with_times(graph: Graph, hardware: Hardware) -> Graph:
+    """Return a graph whose ops have times of their own on every device that may run them, as `op_times` gives them.
+
+    Parameters
+    ----------
+    graph, hardware
+        The ops and the devices.
+
+    Raises
+    ------
+    InvalidGraph
+        As for `op_times`.
+    """
+    times = dict(graph.times)
+    for device in hardware.devices:
+        seconds = op_times(graph, replace(device, slowdown=1.0))
+        times[device.name, 1] = np.where(np.isinf(seconds), np.nan, seconds)
+    return replace(graph, times=times)
 
 
 def _of(device: Device, dtype: str) -> str:
