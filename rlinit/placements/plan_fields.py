@@ -103,7 +103,11 @@ def _device_uses(
 
 
 def placement_from_plan(plan: Plan, problem: PlacementProblem, graph: Graph, hardware: Hardware) -> Placement:
-    """Return the placement of a plan handed in to be refined.
+    """Return the placement of a plan handed in to be refined, which may be of a graph and devices that have changed.
+
+    Ops and devices are found by name. An op that may not run where the plan has it goes to its fastest device; one that
+    the plan does not name, to that of the op from which most bytes reach it, else of one that reads it, else to its
+    fastest. The result may break the limits of memory.
 
     Parameters
     ----------
@@ -119,12 +123,13 @@ def placement_from_plan(plan: Plan, problem: PlacementProblem, graph: Graph, har
     Raises
     ------
     InvalidPlan
-        It is for another graph, devices, objective or number of inputs, or has no schedule.
+        It names none of the ops, is for another objective or number of inputs, or has no schedule.
     """
     if plan.assignment is None or plan.objective not in ("latency", "throughput"):
         raise InvalidPlan(f"the plan to refine is a {plan.objective} plan that is {plan.status}; it has no placement")
     shards, inputs = problem.num_shards, problem.num_shards * problem.shard_inputs
-    if plan.graph_fingerprint != graph.fingerprint() or plan.inputs != inputs:
+    op_index = {name: v for v, name in enumerate(graph.names)}
+    if op_index.keys().isdisjoint(plan.assignment) or plan.inputs != inputs:
         raise InvalidPlan(f"the plan to refine is for {plan.graph!r} and {plan.inputs} inputs, not for this problem")
     if plan.shard_inputs % problem.shard_inputs:
         raise InvalidPlan(
@@ -133,18 +138,39 @@ def placement_from_plan(plan: Plan, problem: PlacementProblem, graph: Graph, har
         )
     finer = plan.shard_inputs // problem.shard_inputs
     index = {device.name: i for i, device in enumerate(hardware.devices)}
-    device = np.zeros((problem.num_ops, shards), np.int64)
+    device = np.full((problem.num_ops, shards), -1)
     place = np.full((problem.num_ops, hardware.num_devices), np.nan)
     for at, batch in enumerate(sorted(plan.batches, key=lambda batch: (batch.start_s, batch.end_s))):
-        if batch.device not in index:
-            raise InvalidPlan(f"the plan to refine uses device {batch.device!r}, which {hardware.name!r} does not have")
-        v, i = graph.index(batch.op), index[batch.device]
-        device[v, (np.array(batch.shards)[:, None] * finer + np.arange(finer)).ravel()] = i
-        place[v, i] = at
+        v, i = op_index.get(batch.op, -1), index.get(batch.device, -1)
+        if v < 0:
+            continue
+        ran = (np.array(batch.shards)[:, None] * finer + np.arange(finer)).ravel()
+        if i >= 0 and np.isfinite(problem.time_s[v, i, len(ran)]):
+            device[v, ran], place[v, i] = i, at
+        else:
+            place[v, np.isnan(place[v])] = at
+    _place_others(problem, graph.num_ops, device, place)
     ports = port_ops(graph, shared=problem.transfers != "parallel")
     device[graph.num_ops :], place[graph.num_ops :] = device[ports.producer], place[ports.producer]
     _queue_ports(plan, graph, index, ports, place)
     return placement_of(problem, device, place)
+
+
+def _place_others(problem: PlacementProblem, count: int, device: IntArray, place: FloatArray) -> None:
+    """Put those of the first `count` ops that have no device where their neighbours are, behind all that they read."""
+    seconds = problem.over_groups(problem.time_s[:, :, -1], np.add)
+    for v in problem.order[problem.order < count].tolist():
+        if (device[v] >= 0).all():
+            continue
+        before = problem.pred[problem.pred_indptr[v] : problem.pred_indptr[v + 1]]
+        after = problem.succ[problem.succ_indptr[v] : problem.succ_indptr[v + 1]]
+        moved = np.isfinite(place[v]).any()
+        others = () if moved else (*before[np.argsort(-problem.tensor_bytes[before])], *after)
+        near = (device[u] for u in others if device[u].min() >= 0)
+        allowed = (row for row in near if np.isfinite(seconds[v, row]).all())
+        device[v] = next(allowed, seconds[v].argmin())
+        place[v, np.isnan(place[v])] = np.nanmax(place[v] if moved else place[before], initial=-1.0) + 0.5
+    device[:count] = device[problem.group[:count]]
 
 
 def _queue_ports(plan: Plan, graph: Graph, index: dict[str, int], ports: PortOps, place: FloatArray) -> None:

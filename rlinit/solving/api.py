@@ -97,8 +97,9 @@ def schedule(
         Number of stages k, where the hardware does not say.
     agent
         Where the coarse schedule comes from: ``auto``, a heuristic's name, a learned agent (the name of a checkpoint
-        that comes with rlinit, or the path of one, ``*.safetensors``), or a Plan to refine. The plan's provenance
-        says under ``start`` what it was.
+        that comes with rlinit, or the path of one, ``*.safetensors``), or a Plan to refine, which may be of a model,
+        devices or costs that have changed since: ops and devices are found by name. The plan's provenance says under
+        ``start`` what it was.
     window
         For ``warm``: the levels around stage boundaries the exact solver may change; ``auto`` widens 1, 2, 4, ...;
         None frees everything.

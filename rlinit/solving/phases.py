@@ -30,10 +30,8 @@ class Search(Protocol):
         """The best schedule and bound so far."""
         ...
 
-    @property
-    def start(self) -> Any:
-        """The schedule of a plan to refine, or None."""
-        ...
+    start: Any
+    """The schedule of a plan to refine, or None."""
 
     @property
     def origin(self) -> str:
@@ -263,6 +261,8 @@ def solve(request: Request) -> Solved:
     with checkpointed(incumbent, solved, request):
         baselines = form.baselines(search)
         incumbent.offer(search.start, "plan")
+        if incumbent.values is None:  # a plan of another graph, or of other devices
+            search.start = None
         follow(strategy, search)
         for one in baselines if request.options.keeps_best else ():
             incumbent.offer(one.schedule, one.name)

@@ -236,7 +236,8 @@ def named_start(search: PlacementSearch) -> None:
     for start in _STARTS if name == "auto" else (name,) if name in PLACEMENT_HEURISTICS else ():
         with search.incumbent.part(start):
             run_heuristic(search, start, alone=name != "auto")
-        search.origin = ", ".join(_STARTS) if name == "auto" else name
+        if search.start is None:
+            search.origin = ", ".join(_STARTS) if name == "auto" else name
     if search.origin == "none":
         learned(search)
 

@@ -57,7 +57,9 @@ def _easy(search: PlacementSearch) -> bool:
     return search.largest_block <= _EASY_BLOCK_OPS and not search.memory_binds and parallel
 
 
-_NO_PLAN: Condition[PlacementSearch] = Condition("no plan to refine was given", lambda search: search.start is None)
+_NO_PLAN: Condition[PlacementSearch] = Condition(
+    "no plan of this problem was given to refine", lambda search: search.origin != "plan"
+)
 _NOTHING_YET: Condition[PlacementSearch] = Condition(
     "there is no schedule yet", lambda search: search.incumbent.assignment is None
 )
@@ -299,6 +301,7 @@ def placement_form(request: Request) -> Form[PlacementSearch]:
     )
     problem = lowered.problem
     refined = None if lowered.infeasible else plan
+    options = options if plan is None else dataclasses.replace(options, agent="auto")
     start = None if refined is None else placement_from_plan(refined, problem, graph, hardware)
     peak = None if lowered.live is None else PeakMemory(problem, lowered.live)
     incumbent = for_placement(problem, request.budget, options.gap, request.progress, peak)
@@ -310,8 +313,12 @@ def placement_form(request: Request) -> Form[PlacementSearch]:
             said |= placement_parts(problem, known.assignment, graph, hardware, lowered.live)
         return said
 
+    search = PlacementSearch.of(incumbent, options, start, peak)
+    prints = (graph.fingerprint(), hardware.fingerprint())
+    if plan is not None and (plan.graph_fingerprint, plan.hardware_fingerprint) != prints:
+        search.origin = "plan of another problem"
     return Form(
-        PlacementSearch.of(incumbent, options, start, peak),
+        search,
         lowered.infeasible,
         partial(_checked_strategy, graph),
         parts,

@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from rlinit.arrays import inverse_of
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
+from rlinit.kernels.orders import kahn
 from rlinit.plan import Plan, StageUse
 from rlinit.stages.activation_problem import StageActivations
 from rlinit.stages.lowering import LoweredStages
 from rlinit.stages.problem import StageAssignment, StageProblem
+from rlinit.stages.slicing import slice_order
 
 
 def stage_parts(
@@ -84,6 +87,9 @@ def stages_from_plan(
 ) -> StageAssignment:
     """Return the assignment of a plan handed in to be refined.
 
+    A contiguous plan may be of a graph and devices that have changed: ops are found by name, those that it does not
+    name join the stages that they read from, and the order that this gives is sliced anew. The result may break limits.
+
     Parameters
     ----------
     plan
@@ -100,23 +106,27 @@ def stages_from_plan(
     Raises
     ------
     InvalidPlan
-        It is for another graph, devices or number of stages, has several chunks, or has no stages.
+        It names none of the ops, has no stages, several chunks, or stages that are not contiguous; if `contiguous` is
+        False also: it is for another graph, devices or number of stages.
     """
     if plan.assignment is None or plan.objective not in ("pipeline", "memory"):
         raise InvalidPlan(f"the plan to refine is a {plan.objective} plan that is {plan.status}; it has no stages")
-    if plan.graph_fingerprint != graph.fingerprint() or len(plan.stages) != hardware.num_devices * plan.chunks:
-        raise InvalidPlan(
-            f"the plan to refine is for {plan.graph!r} on {len(plan.stages)} stages, not for this problem"
-        )
     if plan.chunks > 1 or (contiguous and not plan.contiguous):
         what = f"{plan.chunks} chunks a device" if plan.chunks > 1 else "stages that are not contiguous"
         raise InvalidPlan(f"the plan to refine has {what}, which this problem does not take")
-    stage = np.zeros(lowered.problem.num_nodes, np.int64)
-    for op, node in zip(graph.names, lowered.node_of_op.tolist(), strict=True):
-        stage[node] = plan.assignment[op]
     class_of = {hardware.devices[i].name: c for c, devices in enumerate(lowered.class_devices) for i in devices}
-    try:
-        classes = [class_of[use.device] for use in plan.stages]
-    except KeyError as missing:
-        raise InvalidPlan(f"the plan to refine uses device {missing}, which {hardware.name!r} does not have") from None
-    return StageAssignment(stage, np.array(classes, np.int64))
+    classes = [class_of.get(use.device, -1) for use in plan.stages]
+    same = plan.graph_fingerprint == graph.fingerprint() and len(classes) == hardware.num_devices and min(classes) >= 0
+    stage = np.full(lowered.problem.num_nodes, -1)
+    for op, node in zip(graph.names, lowered.node_of_op.tolist(), strict=True):
+        stage[node] = max(stage[node], plan.assignment.get(op, -1))
+    if same:
+        return StageAssignment(stage, np.array(classes, np.int64))
+    if not contiguous or stage.max() < 0:
+        raise InvalidPlan(
+            f"the plan to refine is for {plan.graph!r} on {len(plan.stages)} stages, not for this problem"
+        )
+    problem = lowered.problem
+    place = stage * float(problem.num_nodes) + inverse_of(problem.order)
+    found = slice_order(problem, kahn(-place, problem.succ_indptr, problem.succ, problem.pred_indptr))
+    return StageAssignment(np.zeros_like(stage), problem.stage_class) if found is None else found[0]

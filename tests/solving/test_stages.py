@@ -155,13 +155,11 @@ def test_bad_arguments_are_errors() -> None:
 
 
 def test_a_plan_can_be_refined() -> None:
-    """A plan handed in as agent is the start: the result is never worse, and a plan for another graph is refused."""
+    """A plan handed in as agent is the start: the result is never worse."""
     graph, hardware = random_graph(21, 12), rlinit.Hardware.pipeline(3, bandwidth=2.0)
     coarse = rlinit.schedule(graph, hardware, method="natural")
     better = rlinit.schedule(graph, hardware, agent=coarse, method="warm", window=1)
     assert better.value <= coarse.value
-    with pytest.raises(RlinitError, match="not for this problem"):
-        rlinit.schedule(random_graph(22, 12), hardware, agent=coarse)
 
 
 def test_gap_stops_early_and_is_honoured() -> None:

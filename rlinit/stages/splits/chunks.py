@@ -202,7 +202,7 @@ def chunks_from_plan(
         )
     names = list(dict.fromkeys(use.device for use in plan.stages))
     one = replace(plan, chunks=1, stages=tuple(next(u for u in plan.stages if u.device == name) for name in names))
-    found = stages_from_plan(one, lowered, graph, hardware)
+    found = stages_from_plan(one, lowered, graph, hardware, contiguous=False)
     slot = np.array([names.index(use.device) for use in plan.stages], np.int64)
     return ChunkAssignment(found.stage, slot, found.classes)
 
