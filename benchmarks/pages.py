@@ -86,6 +86,8 @@ _TITLES = {
     "serving_fleets": "Serving on made-up fleets",
     "serving_models": "Serving language models, rate against latency",
     "language_models_any_device": "Language models, each unit on any device",
+    "replanning_latency": "Re-planning: placements after a change",
+    "replanning_stages": "Re-planning: pipelines after a change",
     "certificates_dnn_partitioning": "Certificates: dnn-partitioning",
     "certificates_assembly_lines": "Certificates: assembly lines",
     "certificates_flexible_job_shop": "Certificates: flexible job shops",
