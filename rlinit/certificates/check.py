@@ -205,7 +205,7 @@ FLEET_DEVICE_KEYS = frozenset(("name", "type", "tokens_per_s_by_layers_held", "t
 FLEET_LINK_KEYS = frozenset(("from", "to", "tokens_per_s"))
 SERVING_KEYS = frozenset(
     ("format", "version", "status", "tokens_per_s", "bound", "spans", "flow", "partial", "proof", "message")
-    + ("weights", "paths", "baselines")
+    + ("weights", "paths", "baselines", "passes", "prompt_layers", "bounds")
 )
 SCHEDULE_KEYS = ("assignment", "values", "bounds", "stages", "batches", "transfers", "devices", "start_s")
 CERTIFICATE_KEYS = frozenset(("format", "version", "graph_fingerprint", "hardware_fingerprint", "levels", "trusted"))

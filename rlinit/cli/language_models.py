@@ -56,10 +56,13 @@ class Llm:
     ]
     hw: str
     """Devices joined by name (2x3090+cpu, 8x8xa100-80g, m3-max/rtx4090+cpu/10gbe), or a hardware file."""
-    objective: Literal["decode", "prefill", "request", "pipeline", "throughput"] = "decode"
-    """Seconds per output token, to the first token, of a request, of a pipeline's slowest stage; or tokens a second."""
+    objective: Literal["decode", "prefill", "request", "pipeline", "throughput", "requests"] = "decode"
+    """Seconds per output token, to the first token, of a request, of a pipeline's slowest stage; or tokens a second
+    of decoding, or requests a second of machines that read prompts and others that make answers."""
     max_latency_s: float | None = None
-    """With --objective throughput: most seconds of a pass, which makes a token of each sequence."""
+    """With --objective throughput or requests: most seconds of a pass, which makes a token of each sequence."""
+    requests: tuple[str, ...] = ()
+    """With --objective requests: PROMPT:ANSWER:SHARE of each sort, in tokens; by default all are --prompt:--output."""
     context: int | None = None
     """Tokens that the cache has room for; by default prompt and output."""
     batch: int = 1
@@ -178,8 +181,18 @@ def _planned(command: Llm) -> tuple[LlmPlan | Plan | ServingPlan, Limit | None]:
         most = (max_context if command.max_context else max_batch)(model, hardware, **settings)
         return most.plan, most
     found: LlmPlan | Plan | ServingPlan
-    found = plan(model, hardware, max_latency_s=command.max_latency_s, **settings, **groups)
+    requests = [_request(entry) for entry in command.requests]
+    found = plan(model, hardware, max_latency_s=command.max_latency_s, requests=requests, **settings, **groups)
     return found, None
+
+
+def _request(entry: str) -> tuple[int, int, float]:
+    """Return tokens of the prompt and of the answer, and the share of such requests."""
+    try:
+        prompt, output, share = entry.split(":")
+        return int(prompt), int(output), float(share)
+    except ValueError:
+        raise RlinitError(f"--requests {entry!r}: expected PROMPT:ANSWER:SHARE, such as 512:128:0.7") from None
 
 
 def _flags(command: Llm, found: LlmPlan) -> list[str]:
@@ -328,16 +341,25 @@ def _show_layout(layout: ServingPlan, as_json: bool, out: Path | None) -> int:
         for name, span in layout.spans.items():
             groups.setdefault(span, []).append(name)
         passed = {name: sum(rate for (start, _), rate in layout.flow.items() if start == name) for name in layout.spans}
+        cut = layout.prompt_layers
+        pools = {start: "" if not cut else "prompts " if start < cut else "answers " for start, _ in groups}
         rows = (
-            (f"{start}-{end - 1}", ", ".join(names), f"{sum(passed[name] for name in names):,.4g}")
+            (
+                f"{pools[start]}{start % (cut or end)}-{(end - 1) % (cut or end)}",
+                ", ".join(names),
+                f"{sum(passed[name] for name in names):,.4g}",
+            )
             for (start, end), names in sorted(groups.items())
         )
         print_table(("layers", "devices", "tokens/s"), rows, "layout")
         above = layout.bound / layout.tokens_per_s - 1
         closed = "no layout serves more" if layout.status == "optimal" else f"at most {above:.2%} more is possible"
         print(f"{layout.status}: {layout.tokens_per_s:,.2f} tokens a second; bound {layout.bound:,.2f}, {closed}")
+        if layout.passes:
+            print(f"{layout.requests_per_s:,.4g} requests a second; bound {layout.bound / layout.passes:,.4g}")
         if layout.paths:
-            print(f"a token takes {format_seconds(layout.latency_s)} along the slowest of {len(layout.paths)} paths")
+            what = "request" if cut else "token"
+            print(f"a {what} takes {format_seconds(layout.latency_s)} along the slowest of {len(layout.paths)} paths")
         for name, value in layout.baselines.items():
             print(f"  {name}: {f'{value:,.4g} tokens a second' if value else 'does not fit'}")
     return EXIT_CODES.get(layout.status, 0)

@@ -10,22 +10,30 @@ that every path takes T at most. A device passes the most of min(b / t, B / T) o
 
 *Rates that none exceeds*, whatever the layout: besides t, a token takes at least what the layers outside S take on the
 fastest devices, one sequence at once. A device passes at most min(b / t, B / (t + rest)), with t + rest <= T.
+
+*Prompts.* A device that reads prompts too reads b / n of them a pass, where an answer takes n passes on average.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from rlinit.arrays import FloatArray
-from rlinit.errors import InvalidHardware
+from rlinit.devices.runtimes import MICRO_BATCH
+from rlinit.errors import InvalidConfig, InvalidHardware
 from rlinit.hardware import Device, Hardware
+from rlinit.limits import check_number
+from rlinit.llm.architecture import Part
 from rlinit.llm.lowering import Settings, logit_bytes, room_bytes, unit_seconds
-from rlinit.llm.model import LanguageModel
+from rlinit.llm.model import LanguageModel, Phase, Workload
+from rlinit.llm.serving.bounds import balanced
 from rlinit.llm.serving.fleets import SINK, SOURCE, Fleet
+from rlinit.llm.serving.pools import Traffic, stacked
 from rlinit.units import BITS
 
 MOST_SEQUENCES = 256
@@ -49,19 +57,37 @@ class DeviceCosts:
         What is served on what; devices without rates are left out.
     most_sequences
         That a device works on at once.
+    mix
+        (tokens of the prompt, of the answer, share) of requests; none: all are the model's.
+    prompts
+        Whether passes read prompts, too.
 
     Raises
     ------
     InvalidHardware
         No device that computes.
+    InvalidConfig
+        Requests that make no sense or that the model has no positions for.
     """
 
     model: LanguageModel
     hardware: Hardware
     settings: Settings
     most_sequences: int = MOST_SEQUENCES
+    mix: tuple[tuple[int, int, float], ...] = ()
+    prompts: bool = False
 
     def __post_init__(self) -> None:
+        most = self.model.architecture.max_context or math.inf
+        for row in self.mix:
+            if len(row) != 3:
+                raise InvalidConfig(f"requests: {row!r} is no (prompt tokens, answer tokens, share)")
+            prompt, output, share = row
+            Workload(1 << 40, 1, prompt, output)
+            if check_number(f"requests: the share of {prompt}:{output}", share, InvalidConfig) <= 0:
+                raise InvalidConfig(f"requests: the share of {prompt}:{output} is {share!r}; expected a number above 0")
+            if prompt + output > most:
+                raise InvalidConfig(f"requests: {prompt}:{output} is longer than the model's {most:,} positions")
         if not self.devices:
             dtype = self.model.compute_dtype
             raise InvalidHardware(f"no device has flops_per_s for {dtype} and bytes_per_s; expected at least one")
@@ -92,24 +118,58 @@ class DeviceCosts:
         return [chosen[found.index(kind)] for kind in range(len(kinds))], found
 
     @cached_property
+    def requests(self) -> tuple[tuple[LanguageModel, float], ...]:
+        """The model at each request of the mix, one at once, and how many of them there are for each token made."""
+        shares = [(self.model.workload, 1.0)]
+        if self.mix:
+            shares = [(Workload(prompt + output, 1, prompt, output), share) for prompt, output, share in self.mix]
+        passes = sum(work.decode_steps * share for work, share in shares)
+        return tuple((replace(self.model, workload=replace(work, batch=1)), share / passes) for work, share in shares)
+
+    @property
+    def passes(self) -> float:
+        """That make the answer of a request, on average; prefill makes the first token."""
+        return 1.0 / sum(rate for _, rate in self.requests)
+
+    @cached_property
+    def prompt_batches(self) -> tuple[int, ...]:
+        """Prompts that are read at once, of each request: as many as fill the tokens of a pass of vLLM."""
+        return tuple(max(1, MICRO_BATCH["vllm"] // model.workload.prompt) for model, _ in self.requests)
+
+    @cached_property
     def seconds(self) -> FloatArray:
         """(kinds, batches, L, L + 1) of a pass over j layers from a first one on."""
-        kinds, _ = self._kinds
-        units = [parts for _, parts in self.model.units()]
-        table = []
-        for batch in self.batches:
-            model = self.model.with_workload(batch=batch)
-            table.append(_merged(unit_seconds(model, kinds, units, (("decode", 1),))))
-        return _spans(np.array(table).transpose(1, 0, 2))
+        answers = [rate * model.workload.decode_steps for model, rate in self.requests]
+        table = np.array([self._spent("decode", [batch] * len(answers), answers) for batch in self.batches])
+        read = np.array(self.batches)[:, None, None, None] * self.prompt_seconds if self.prompts else 0.0
+        return np.asarray((table + read).transpose(1, 0, 2, 3))
+
+    @cached_property
+    def prompt_seconds(self) -> FloatArray:
+        """(kinds, L, L + 1) that prompts take on j layers from a first one on, for each token made."""
+        rates = [rate / batch for (_, rate), batch in zip(self.requests, self.prompt_batches, strict=True)]
+        return self._spent("prefill", self.prompt_batches, rates)
+
+    def _spent(self, phase: Phase, batches: Sequence[int], weights: Sequence[float]) -> FloatArray:
+        """Return (kinds, L, L + 1) seconds of passes with so many of each request at once, by weight."""
+        kinds, units = self._kinds[0], [parts for _, parts in self.model.units()]
+        table = [
+            weight * unit_seconds(model.with_workload(batch=batch), kinds, units, ((phase, 1),))
+            for (model, _), batch, weight in zip(self.requests, batches, weights, strict=True)
+        ]
+        return _spans(_merged(np.sum(table, axis=0)))
 
     @cached_property
     def sequences(self) -> FloatArray:
         """(d, L, L + 1) whose cache a device has room for beside the weights of j layers; below 0: not for them."""
-        one = self.model.with_workload(batch=1)
-        units = [parts for _, parts in one.units()]
-        weights = _spans(_merged(np.array([[sum(map(one.weight_bytes, parts)) for parts in units]], np.float64)))[0]
-        cached = _spans(_merged(np.array([[sum(map(one.kv_bytes, parts)) for parts in units]], np.float64)))[0]
-        most = self.model.with_workload(batch=self.most_sequences)
+        units = [parts for _, parts in self.model.units()]
+        stored = [[sum(map(self.model.weight_bytes, parts)) for parts in units]]
+        weights = _spans(_merged(np.array(stored, np.float64)))[0]
+        answers = [(model, rate * model.workload.decode_steps) for model, rate in self.requests]
+        kept = [[sum(model.kv_bytes(part) * rate for model, rate in answers for part in parts) for parts in units]]
+        cached = _spans(_merged(np.array(kept, np.float64)))[0]
+        longest = max((model for model, _ in answers), key=lambda model: model.workload.context)
+        most = longest.with_workload(batch=self.most_sequences)
         used = list(self.devices)
         head = logit_bytes(most, self.hardware, self.settings, used, False)
         start, held = np.arange(self.layers)[:, None], np.arange(self.layers + 1)
@@ -217,9 +277,64 @@ class DeviceCosts:
         known = {*names, SOURCE, SINK}
         links = {pair: rate for pair, rate in self.links.items() if known.issuperset(pair)}
         return Fleet(
-            self.layers, names, rates[kept], links, sizes=self.sizes,
+            rates.shape[1], names, rates[kept], links, sizes=self.sizes,
             seconds=None if seconds is None else seconds[kept], delays=self.delays,
         )  # fmt: skip
+
+
+class PoolCosts(DeviceCosts):
+    """Costs of 2 L layers: those that read prompts, and the same ones that make answers; see `serving.pools`."""
+
+    @cached_property
+    def traffic(self) -> Traffic:
+        """What the pools move over links."""
+        named = [(at, self.hardware.devices[at].name) for at in self.devices]
+        pairs = {(a, b): (i, j) for i, a in named for j, b in named if i != j}
+        bandwidths, latencies = (
+            {pair: float(table[at]) for pair, at in pairs.items()}
+            for table in (self.hardware.bandwidth, self.hardware.latency_s)
+        )
+
+        def read(part: Part) -> float:
+            most = part.window or math.inf
+            return sum(
+                rate * model.kv_bytes(part) * min(model.workload.prompt, most) / min(model.workload.context, most)
+                for model, rate in self.requests
+            )
+
+        kept = np.array([[math.fsum(map(read, parts)) for _, parts in self.model.units()]])
+        prompts = sum(rate * model.workload.prompt for model, rate in self.requests) * self.token_bytes
+        return Traffic(
+            self.layers, self.passes, bandwidths, latencies, prompts, self.token_bytes, _spans(_merged(kept))[0]
+        )  # fmt: skip
+
+    @cached_property
+    def links(self) -> dict[tuple[str, str], float]:
+        """(from, to) -> tokens a second of either pool."""
+        share = self.token_bytes / max(self.token_bytes, self.traffic.prompt_bytes)
+        return {pair: rate if {SOURCE, SINK} & {*pair} else rate * share for pair, rate in super().links.items()}
+
+    def fleet(self, pass_s: float) -> Fleet:
+        """Return the devices at rates that are kept to where a pass that makes a token takes at most so long."""
+        return balanced(super().fleet(pass_s), self.layers)
+
+    def limits(self, max_latency_s: float = math.inf) -> Fleet:
+        """Return the devices at rates that none exceeds, whichever pool it is in; links are in the rates."""
+        fleet = self.traffic.cut(super().limits(max_latency_s), np.sum, np.sum)
+        return balanced(replace(fleet, links=dict.fromkeys(fleet.links, _WIDE_LINK)), self.layers)
+
+    def _made(self, rates: FloatArray, seconds: FloatArray | None) -> Fleet:
+        """Return a fleet of 2 L layers from rates and seconds of those that make answers."""
+        kinds, layers, held, shares = self._kinds[1], self.layers, np.arange(self.layers + 1), self.requests
+        fits = (self.sequences >= max(self.prompt_batches)) & (held > 0) & (np.arange(layers)[:, None] + held <= layers)
+        with np.errstate(divide="ignore"):
+            read = np.where(fits, 1.0 / self.prompt_seconds[kinds], 0.0)
+        spent = None
+        if seconds is not None:
+            spent_s = self._spent("prefill", self.prompt_batches, [rate * self.passes for _, rate in shares])
+            spent = stacked(spent_s[kinds], self.passes * seconds)
+        fleet = super()._made(stacked(read, rates), spent)
+        return replace(fleet, sizes=np.concatenate([self.prompt_seconds[:, :, 1].mean(axis=0), self.sizes]))
 
 
 def _merged(units: FloatArray) -> FloatArray:

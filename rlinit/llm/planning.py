@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, overload
 
@@ -23,7 +24,7 @@ from rlinit.llm.result import LlmPlan
 from rlinit.llm.search.contiguous import EQUAL_COSTS, ChainProblem, ChainSolution, Places, solve_chain
 from rlinit.llm.serving.layouts import ServingPlan
 from rlinit.llm.simple_splits import compare_splits
-from rlinit.llm.throughput import plan_throughput
+from rlinit.llm.throughput import plan_requests, plan_throughput
 from rlinit.llm.verification import evaluate, levels_of, memory_of, sureness, value_of, verify
 from rlinit.plan import OPTIMALITY_TOLERANCE, Plan
 from rlinit.stages.training.rules import Recompute
@@ -98,10 +99,11 @@ def plan(
     model: LanguageModel,
     hardware: Hardware | str,
     *,
-    objective: Literal["throughput"],
+    objective: Literal["throughput", "requests"],
     reserve_bytes: float | None = None,
     costs: Any = None,
     max_latency_s: float | None = None,
+    requests: Sequence[tuple[int, int, float]] = (),
 ) -> ServingPlan: ...
 
 
@@ -109,7 +111,7 @@ def plan(
     model: LanguageModel,
     hardware: Hardware | str,
     *,
-    objective: Objective | Literal["throughput"] = "decode",
+    objective: Objective | Literal["throughput", "requests"] = "decode",
     granularity: Granularity = "layer",
     reserve_bytes: float | None = None,
     first: Sequence[str] = (),
@@ -128,6 +130,7 @@ def plan(
     zero: int = 0,
     optimizer: str | float = "adam-bf16",
     max_latency_s: float | None = None,
+    requests: Sequence[tuple[int, int, float]] = (),
 ) -> LlmPlan | Plan | ServingPlan:
     """Return the best split of a model over devices, proven, with the splits that it is compared with.
 
@@ -156,7 +159,10 @@ def plan(
     zero, optimizer
         As for `rlinit.llm.to_graph`.
     max_latency_s
-        For ``objective="throughput"``, of which it and `reserve_bytes` are all the settings: most seconds of a pass.
+        For ``objective="throughput"`` and ``"requests"``, which take it and `reserve_bytes` alone: most seconds of a
+        pass.
+    requests
+        For ``objective="requests"``: (tokens of the prompt, of the answer, share) of each sort; none: the model's.
 
     Raises
     ------
@@ -171,21 +177,21 @@ def plan(
     """
     devices = Hardware.preset(hardware) if isinstance(hardware, str) else hardware
     timed = model if costs is None else replace(model, costs=by_kind(costs))
-    if objective == "throughput":
-        if first or stream or not contiguous or granularity != "layer" or replicas or tensor_parallel or training:
-            raise InvalidConfig("objective='throughput' takes max_latency_s and reserve_bytes alone; leave others out")
-        return plan_throughput(timed, devices, max_latency_s=max_latency_s, reserve_bytes=reserve_bytes)
-    if max_latency_s is not None:
-        raise InvalidConfig(f"max_latency_s is for objective='throughput', not {objective!r}")
+    if objective == "throughput" or objective == "requests":
+        other = first or stream or not contiguous or granularity != "layer" or (requests and objective == "throughput")
+        if other or replicas or tensor_parallel or training:
+            raise InvalidConfig(f"objective={objective!r} takes max_latency_s and reserve_bytes alone; leave out more")
+        planned = plan_throughput if objective == "throughput" else partial(plan_requests, mix=requests)
+        return planned(timed, devices, max_latency_s=max_latency_s, reserve_bytes=reserve_bytes)
+    if requests or max_latency_s is not None:
+        what = "requests are for objective='requests'" if requests else "max_latency_s is for objective='throughput'"
+        raise InvalidConfig(f"{what}, not {objective!r}")
     settings = Settings(
         objective, granularity, reserve_bytes, tuple(first), contiguous, stream, runtime, micro_batch, flash_attention
     )
     if replicas is None and tensor_parallel is None and training is None:
         given = {"microbatches": microbatches, "uniform": uniform, "zero": zero, "recompute": recompute != "none"}
-        if lone := [name for name, value in given.items() if value]:
-            raise InvalidConfig(
-                f"{lone[0]} is for stages of several devices; ask for replicas='auto' (--replicas auto)"
-            )
+        _refuse_alone(given)
         return _planned(timed, devices, settings)
     _check_groups(settings, training)
     alone = replicas == tensor_parallel == 1  # a pipeline by menus all the same
@@ -204,6 +210,18 @@ def plan(
     note = graph.extras[0]["note"]
     rate = [f"{note['tokens'] / found.value:,.1f} tokens a second"] if found.values and found.value > 0 else []
     return replace(found, notes=(*found.notes, *rate, *note["replicated"]))
+
+
+def _refuse_alone(given: Mapping[str, object]) -> None:
+    """Refuse what only stages of several devices have.
+
+    Raises
+    ------
+    InvalidConfig
+        Some of it is set.
+    """
+    if lone := [name for name, value in given.items() if value]:
+        raise InvalidConfig(f"{lone[0]} is for stages of several devices; ask for replicas='auto' (--replicas auto)")
 
 
 def _check_groups(settings: Settings, training: str | None) -> None:

@@ -7,28 +7,40 @@ the longer a token takes: rates are made for passes of several lengths, a layout
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 
 import numpy as np
 
+from rlinit.budget import Budget
 from rlinit.errors import InvalidConfig
 from rlinit.hardware import Hardware
-from rlinit.llm.device_costs import DeviceCosts
+from rlinit.llm.device_costs import DeviceCosts, PoolCosts
 from rlinit.llm.lowering import Settings
 from rlinit.llm.model import LanguageModel
-from rlinit.llm.serving.bounds import best_bound
-from rlinit.llm.serving.fleets import SINK, SOURCE, Fleet
-from rlinit.llm.serving.layouts import Route, ServingPlan, Spans, largest_flow, nothing_found, serve
+from rlinit.llm.serving.bounds import ServingBound, best_bound
+from rlinit.llm.serving.fleets import Fleet
+from rlinit.llm.serving.layouts import (
+    Layout,
+    Route,
+    ServingPlan,
+    Spans,
+    largest_flow,
+    nothing_found,
+    paths_of,
+    search,
+)
 from rlinit.plan import OPTIMALITY_TOLERANCE
 
-__all__ = ["frontier", "plan_throughput"]
+__all__ = ["frontier", "plan_requests", "plan_throughput"]
 
 _PASSES = 10
 """Lengths of a pass that layouts are found for, each by the same factor longer than the one before."""
 
 _LONGEST = 64.0
-"""Times the shortest pass, beyond which caches hold passes back rather than batches."""
+"""Times the shortest pass, beyond which caches hold passes back rather than batches; hops come on top."""
 
 
 def plan_throughput(
@@ -60,17 +72,66 @@ def plan_throughput(
     InvalidConfig
         A latency that is no number of seconds above 0.
     """
+    costs = DeviceCosts(model, hardware, Settings(reserve_bytes=reserve_bytes, runtime="vllm"))
+    return _best(costs, max_latency_s, time_limit_s, seed)
+
+
+def plan_requests(
+    model: LanguageModel,
+    hardware: Hardware,
+    *,
+    mix: Sequence[tuple[int, int, float]] = (),
+    max_latency_s: float | None = None,
+    reserve_bytes: float | None = None,
+    time_limit_s: float = 10.0,
+    seed: int = 0,
+) -> ServingPlan:
+    """Return the layout found that answers most requests a second: two pools of devices, or one where that is better.
+
+    Parameters
+    ----------
+    model, hardware
+        What is served on what.
+    mix
+        (tokens of the prompt, of the answer, share) of requests; none: all are the model's.
+    max_latency_s, reserve_bytes, time_limit_s, seed
+        As for `plan_throughput`.
+
+    Raises
+    ------
+    InvalidHardware, InvalidConfig
+        As there, or requests that make no sense.
+    """
+    settings, rows = Settings(reserve_bytes=reserve_bytes, runtime="vllm"), tuple(mix)
+    forms = {
+        "two pools": PoolCosts(model, hardware, settings, mix=rows),
+        "one pool for both": DeviceCosts(model, hardware, settings, mix=rows, prompts=True),
+    }
+    plans = {name: _best(costs, max_latency_s, time_limit_s / len(forms), seed) for name, costs in forms.items()}
+    best, bounds = max(plans.values(), key=_rate), {name: plan.bound for name, plan in plans.items()}
+    rules = {name: plan.tokens_per_s for name, plan in plans.items()} | dict(plans["one pool for both"].baselines)
+    closed = best.status == "optimal" and best.tokens_per_s >= max(bounds.values()) * (1 - OPTIMALITY_TOLERANCE)
+    status = "optimal" if closed else "feasible" if best.spans else best.status
+    passes = forms["two pools"].passes
+    return replace(best, status=status, baselines=rules, bounds=bounds, passes=passes)
+
+
+def _rate(plan: ServingPlan) -> float:
+    return plan.tokens_per_s
+
+
+def _best(costs: DeviceCosts, max_latency_s: float | None, time_limit_s: float, seed: int) -> ServingPlan:
+    """Return the best layout for passes of any length, with the bound on all of them."""
     latest = math.inf if max_latency_s is None else max_latency_s
     if not latest > 0:
         raise InvalidConfig(f"max_latency_s is {max_latency_s!r}; expected seconds above 0")
-    costs = DeviceCosts(model, hardware, Settings(reserve_bytes=reserve_bytes, runtime="vllm"))
     found = [*_layouts(costs, latest, time_limit_s, seed)]
     limits = costs.limits(latest)
     if not found:
         said = "" if latest == math.inf else f" with passes of at most {latest:g} s"
         return nothing_found(limits, said)
     proof = best_bound(limits, limits.kinds())[0]
-    best = max(found, key=lambda plan: plan.tokens_per_s)
+    best = max(found, key=_rate)
     rules: dict[str, float] = {}
     for plan in found:
         for name, value in plan.baselines.items():
@@ -80,7 +141,7 @@ def plan_throughput(
 
 
 def frontier(
-    model: LanguageModel, hardware: Hardware | str, *, time_limit_s: float = 5.0, seed: int = 0
+    model: LanguageModel, hardware: Hardware | str, *, time_limit_s: float = 4.0, seed: int = 0
 ) -> tuple[ServingPlan, ...]:
     """Return layouts of which none makes more tokens a second and has shorter passes than another, shortest first.
 
@@ -108,20 +169,32 @@ def frontier(
 def _layouts(costs: DeviceCosts, max_latency_s: float, time_limit_s: float, seed: int) -> Iterator[ServingPlan]:
     """Yield the best layout for passes of each length, that of the best rule where it serves more."""
     shortest = costs.shortest_pass
-    lengths = shortest * np.geomspace(1.0, _LONGEST, _PASSES)
+    longest = _LONGEST * shortest + 2 * len(costs.devices) * costs.hops.max()
+    lengths = np.geomspace(shortest, longest, _PASSES)
     lengths = np.unique(np.minimum(lengths, max_latency_s))
-    for pass_s in lengths[lengths >= shortest * (1 - 1e-12)].tolist():
+    nothing = Layout({}, 0.0, {})
+    lengths, budget = lengths[lengths >= shortest * (1 - 1e-12)], Budget(time_limit_s)
+    for done, pass_s in enumerate(lengths.tolist()):
         fleet = costs.fleet(pass_s)
         if not fleet.devices:
             continue
-        rules = {name: (spans, *largest_flow(fleet, spans)) for name, spans in _rules(costs, fleet).items()}
-        plan = serve(fleet, time_limit_s=time_limit_s / _PASSES, seed=seed)
-        spans, value, flow = max(rules.values(), key=lambda rule: rule[1])
-        if value > plan.tokens_per_s:
-            plan = replace(plan, status="feasible", tokens_per_s=value, spans=spans, flow=flow)
-        if plan.tokens_per_s > 0:
-            said = {name: rule[1] for name, rule in rules.items()}
-            yield replace(plan, paths=_paths(fleet, plan.spans, plan.flow), baselines=said)
+        limit_s = budget.remaining_s / (len(lengths) - done)
+        if isinstance(costs, PoolCosts):
+            parts, flow_of = costs.traffic.narrowed(fleet), partial(costs.traffic.join, fleet)
+            tries = [search(part, limit_s / len(parts), seed, fine=False, flow_of=flow_of) for part in parts]
+            found, bound = max(tries, key=lambda one: one[0].value, default=(nothing, ServingBound(0.0)))
+            if found.value > 0:
+                paths, pools = costs.traffic.paths(fleet, found.spans), costs.layers
+                yield ServingPlan(
+                    "feasible", found.value, bound, found.spans, found.flow, paths=paths, prompt_layers=pools
+                )
+            continue
+        found, bound = search(fleet, limit_s, seed, fine=False)
+        rules = {name: Layout(spans, *largest_flow(fleet, spans)) for name, spans in _rules(costs, fleet).items()}
+        best = max(found, *rules.values(), key=lambda layout: layout.value)
+        if best.value > 0:
+            said, paths = {name: rule.value for name, rule in rules.items()}, _paths(fleet, best.spans, best.flow)
+            yield ServingPlan("feasible", best.value, bound, best.spans, best.flow, paths=paths, baselines=said)
 
 
 def _paths(
@@ -130,27 +203,14 @@ def _paths(
     """Return the paths that a flow is made of, largest first, each with the seconds that a token takes along it."""
     assert fleet.seconds is not None
     index = {name: at for at, name in enumerate(fleet.devices)}
-    left = dict(flow)
-    found: list[Route] = []
-    least = 1e-9 * sum(rate for (start, _), rate in flow.items() if start == SOURCE)
-    while True:
-        at, names, rate, seconds = SOURCE, [], math.inf, 0.0
-        while at != SINK:
-            after, most = max(
-                ((b, r) for (a, b), r in left.items() if a == at), key=lambda one: one[1], default=("", 0.0)
-            )
-            if most <= least:
-                return tuple(sorted(found, key=lambda path: -path.tokens_per_s))
-            rate = min(rate, most)
-            seconds += fleet.delays.get((at, after), 0.0)
-            at = after
-            if at != SINK:
-                names.append(at)
-                start, end = spans[at]
-                seconds += float(fleet.seconds[index[at], start, end - start])
-        for pair in zip([SOURCE, *names], [*names, SINK], strict=True):
-            left[pair] -= rate
+    found = []
+    for names, rate in paths_of(flow):
+        seconds = math.fsum(fleet.delays.get(pair, 0.0) for pair in pairwise(names))
+        for name in names:
+            start, end = spans[name]
+            seconds += float(fleet.seconds[index[name], start, end - start])
         found.append(Route(tuple(names), rate, seconds))
+    return tuple(sorted(found, key=lambda path: -path.tokens_per_s))
 
 
 def _rules(costs: DeviceCosts, fleet: Fleet) -> dict[str, Spans]:

@@ -21,8 +21,9 @@ networks: F <= sum over networks of their bounds + sum of the rates of links bet
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,6 +47,9 @@ _STEPS, _FINE_STEPS = 1000, 10_000
 
 _FINE_BISECTIONS = 12
 """Of the rate between two steps of the coarse grid, on the fine one."""
+
+_FARTHEST, _NEAR = 5.0, 1e-3
+"""Of the logarithm of a factor that sizes are multiplied by: where it is looked for, and to what."""
 
 _ROUNDS = 200
 """Knapsacks of a linear program at most."""
@@ -104,15 +108,17 @@ class Ways(NamedTuple):
     layers: int
 
 
-def best_bound(fleet: Fleet, kinds: Kinds) -> tuple[ServingBound, FloatArray]:
+def best_bound(fleet: Fleet, kinds: Kinds, *, fine: bool = True) -> tuple[ServingBound, FloatArray]:
     """Return the least of the bounds above, and (K,) prices of the kinds, which sum to 1 over all devices.
 
     Parameters
     ----------
     fleet, kinds
         Devices, rates and links.
+    fine
+        Whether prices prove what they can, rather than what a search may go by, within a step of the coarse grid.
     """
-    priced, prices = priced_bound(fleet, kinds)
+    priced, prices = priced_bound(fleet, kinds, fine=fine)
     found, networks = min(coverage_bound(fleet), priced, key=_rate), fleet.networks()
     at = dict(zip(fleet.devices, networks.tolist(), strict=True)) | {SOURCE: None, SINK: None}
     crossing = sum(rate for (a, b), rate in fleet.links.items() if None not in (at[a], at[b]) and at[a] != at[b])
@@ -120,7 +126,8 @@ def best_bound(fleet: Fleet, kinds: Kinds) -> tuple[ServingBound, FloatArray]:
         parts = []
         for number in range(int(networks.max()) + 1):
             part = fleet.part([int(one) for one in np.flatnonzero(networks == number)])
-            parts.append((part.devices, min(coverage_bound(part), priced_bound(part, part.kinds())[0], key=_rate)))
+            proofs = coverage_bound(part), priced_bound(part, part.kinds(), fine=fine)[0]
+            parts.append((part.devices, min(proofs, key=_rate)))
         total = (sum(proof.tokens_per_s for _, proof in parts) + crossing) * (1 + _ROUNDING)
         found = min(found, ServingBound(total, parts=tuple(parts)), key=_rate)
     return found, prices
@@ -138,7 +145,36 @@ def coverage_bound(fleet: Fleet) -> ServingBound:
     fleet
         Devices, rates and links.
     """
-    kinds, sizes = fleet.kinds(), _sizes(fleet)
+    return ServingBound(_covered(fleet.kinds(), _sizes(fleet)), sizes=_told(fleet))
+
+
+def balanced(fleet: Fleet, first: int) -> Fleet:
+    """Return a fleet with sizes of its first layers against those of the others at which coverage proves most.
+
+    Parameters
+    ----------
+    fleet
+        Devices and rates.
+    first
+        How many of the layers.
+    """
+    from scipy.optimize import minimize_scalar
+
+    if not fleet.devices:
+        return fleet
+    kinds, ahead = fleet.kinds(), np.arange(fleet.layers) < first
+
+    def scaled(power: float) -> FloatArray:
+        return _sizes(fleet) * np.where(ahead, math.exp(power), 1.0)
+
+    found = minimize_scalar(
+        lambda power: _covered(kinds, scaled(power)), bounds=(-_FARTHEST, _FARTHEST), options={"xatol": _NEAR}
+    )
+    return replace(fleet, sizes=scaled(found.x))
+
+
+def _covered(kinds: Kinds, sizes: FloatArray) -> float:
+    """Return the root of the inequality of coverage, rounded up."""
     held = _span_sizes(sizes)
     low, high = 0.0, float((kinds.counts * kinds.rates.max(axis=(1, 2))).sum())
     for _ in range(_BISECTIONS):
@@ -147,7 +183,7 @@ def coverage_bound(fleet: Fleet) -> ServingBound:
         low, high = (middle, high) if covered * (1 + _ROUNDING) >= sizes.sum() * middle else (low, middle)
         if high - low <= _ROUNDING * high:
             break
-    return ServingBound(high * (1 + 4 * _ROUNDING), sizes=_told(fleet))
+    return high * (1 + 4 * _ROUNDING)
 
 
 def _sizes(fleet: Fleet) -> FloatArray:
@@ -198,9 +234,9 @@ def ways_of(kinds: Kinds, sizes: FloatArray) -> tuple[list[Ways], IntArray]:
 
 
 def covers_of(
-    ways: Ways, counts: IntArray, prices: FloatArray, weights: IntArray, steps: int
+    ways: Ways, counts: IntArray, prices: FloatArray, weights: IntArray, steps: int, *, choose: bool = False
 ) -> tuple[FloatArray, Any]:
-    """Return (G + 1,) least cost of so many steps in a layer, and the choice of it.
+    """Return (G + 1,) least cost of so many steps in a layer, and the choice of it where asked for.
 
     Parameters
     ----------
@@ -210,20 +246,23 @@ def covers_of(
         Steps that each way passes.
     steps
         Of the grid.
+    choose
+        Whether the choice is kept.
     """
-    choice, taken = np.zeros((int(counts.sum()), steps + 1), np.int64), np.zeros((len(counts), steps + 1), np.int64)
+    rows = (int(counts.sum()), len(counts)) if choose else (0, 0)
+    choice, taken = (np.zeros((count, steps + 1), np.int64) for count in rows)
     least = np.empty(steps + 1)
     least_covers(ways.starts, weights, ways.units, counts, prices, choice, taken, least)
     return least, (choice, taken)
 
 
-def priced_bound(fleet: Fleet, kinds: Kinds) -> tuple[ServingBound, FloatArray]:
+def priced_bound(fleet: Fleet, kinds: Kinds, *, fine: bool = True) -> tuple[ServingBound, FloatArray]:
     """Return the bound by prices, and (K,) prices of the kinds, which sum to 1 over all devices.
 
     Parameters
     ----------
-    fleet, kinds
-        Devices, rates and links.
+    fleet, kinds, fine
+        As for `best_bound`.
     """
     counts, highest = kinds.counts, coverage_bound(fleet).tokens_per_s
     prices = np.full(len(counts), 1.0 / counts.sum())
@@ -235,7 +274,7 @@ def priced_bound(fleet: Fleet, kinds: Kinds) -> tuple[ServingBound, FloatArray]:
     for _ in range(_ROUNDS):
         costs, choices = np.zeros(_STEPS + 1), []
         for ways, steps in zip(all_ways, weights, strict=True):
-            least, choice = covers_of(ways, counts, prices, steps, _STEPS)
+            least, choice = covers_of(ways, counts, prices, steps, _STEPS, choose=True)
             costs += ways.layers * least
             choices.append(choice)
         reached = int(np.flatnonzero(costs <= 1 + _SURE).max())
@@ -250,6 +289,8 @@ def priced_bound(fleet: Fleet, kinds: Kinds) -> tuple[ServingBound, FloatArray]:
         cost, prices = _best_prices(np.array(rows), counts)
         if cost <= 1 + _SURE:
             break
+    if not fine:
+        return ServingBound(min(highest, (best + 1) * highest / _STEPS)), proving
     return _refined(kinds, fleet, all_ways, proving, (best * highest / _STEPS, highest)), proving
 
 

@@ -18,8 +18,9 @@ Mei et al.: Helix, ASPLOS 2025 (the problem, as a program on a commercial solver
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -35,13 +36,16 @@ from rlinit.llm.serving.fleets import SINK, SOURCE, Fleet, Kinds, load_fleet
 from rlinit.llm.serving.sweeping import Sweep, sweep_spans
 from rlinit.plan import OPTIMALITY_TOLERANCE
 
-__all__ = ["ServingPlan", "largest_flow", "serve"]
+__all__ = ["ServingPlan", "largest_flow", "search", "serve"]
 
 Spans = dict[str, tuple[int, int]]
 """Device -> (first layer, the one after its last)."""
 
 Flow = dict[tuple[str, str], float]
 """(from, to) -> tokens a second."""
+
+FlowOf = Callable[[Mapping[str, tuple[int, int]]], tuple[float, Flow]]
+"""What spans pass, and over which links."""
 
 _WIDTHS = (16, 64, 256)
 """States of a front, by turns: narrow sweeps tell in a tenth of a second how far the rate goes."""
@@ -114,6 +118,12 @@ class ServingPlan:
         Name of a rule that people split by -> tokens a second of it; 0 where it does not fit.
     fleet
         What the bound is of, where rates are from the cost model: rates that no layout exceeds.
+    passes
+        That make the answer of a request, where its prompt is counted, too; else 0.
+    prompt_layers
+        Of two pools: layers that read prompts; the same ones make answers behind them. 0: there are no two.
+    bounds
+        One pool or two -> tokens a second that no layout of that form serves more than.
     """
 
     status: Literal["optimal", "feasible", "infeasible", "no_solution"]
@@ -126,6 +136,41 @@ class ServingPlan:
     paths: tuple[Route, ...] = ()
     baselines: Mapping[str, float] = field(default_factory=dict)
     fleet: Fleet | None = field(default=None, repr=False, compare=False)
+    passes: float = 0.0
+    prompt_layers: int = 0
+    bounds: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def requests_per_s(self) -> float:
+        """Requests a second that are read and answered; nan where prompts are not counted."""
+        return self.tokens_per_s / self.passes if self.passes else math.nan
+
+    def pool(self, phase: Literal["prefill", "decode"]) -> ServingPlan:
+        """Return the layout of one pool of two by itself, with its layers counted from 0 on.
+
+        Parameters
+        ----------
+        phase
+            ``prefill``: the machines that read prompts; ``decode``: those that make answers.
+
+        Raises
+        ------
+        InvalidPlan
+            Another phase, or a plan without two pools.
+        """
+        if phase not in ("prefill", "decode") or not self.prompt_layers:
+            raise InvalidPlan(f"pool {phase!r}: expected prefill or decode, and a plan of two pools")
+        ahead, cut = phase == "prefill", 0 if phase == "prefill" else self.prompt_layers
+        spans = {
+            name: (start - cut, end - cut)
+            for name, (start, end) in self.spans.items() if (start < self.prompt_layers) == ahead
+        }  # fmt: skip
+        flow: Flow = {}
+        for (a, b), rate in self.flow.items():
+            if a in spans or b in spans:
+                pair = a if a in spans else SOURCE, b if b in spans else SINK
+                flow[pair] = flow.get(pair, 0.0) + rate
+        return replace(self, spans=spans, flow=flow, paths=(), prompt_layers=0)
 
     @property
     def latency_s(self) -> float:
@@ -143,7 +188,7 @@ class ServingPlan:
     @property
     def bound(self) -> float:
         """Tokens a second that no layout serves more than."""
-        return self.proof.tokens_per_s
+        return max(self.bounds.values(), default=self.proof.tokens_per_s)
 
     def to_servers(self, server: Literal["vllm", "sglang"]) -> list[dict[str, Any]]:
         """Return a pipeline of vLLM or SGLang for each chain of devices, largest first, and its share of requests.
@@ -159,9 +204,11 @@ class ServingPlan:
         Raises
         ------
         InvalidPlan
-            There is no layout, another server, or requests of a device come from several, go to several, or leave out
-            layers that it holds.
+            There is no layout, there are two pools (see `pool`), another server, or requests of a device come from
+            several, go to several, or leave out layers that it holds.
         """
+        if self.prompt_layers:
+            raise InvalidPlan("the plan has two pools; take one: plan.pool('prefill').to_servers(...)")
         if server not in ("vllm", "sglang") or not self.flow:
             raise InvalidPlan(
                 f"server {server!r}, plan {self.status}: expected vllm or sglang, and a layout that serves"
@@ -204,13 +251,14 @@ class ServingPlan:
             write_json(Path(path).with_suffix(".rates.json"), self.fleet.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what JSON can say."""
+        """Return what JSON can say; status and bound are those of layouts of the same form, which the proof is of."""
+        closed = self.tokens_per_s >= self.proof.tokens_per_s * (1 - OPTIMALITY_TOLERANCE)
         return {
             "format": "rlinit-serving",
             "version": 1,
-            "status": self.status,
+            "status": "optimal" if self.spans and closed else self.status,
             "tokens_per_s": self.tokens_per_s,
-            "bound": self.bound,
+            "bound": self.proof.tokens_per_s,
             "spans": {name: list(span) for name, span in self.spans.items()},
             "flow": [{"from": a, "to": b, "tokens_per_s": rate} for (a, b), rate in self.flow.items()],
             "partial": self.partial,
@@ -219,6 +267,9 @@ class ServingPlan:
             "paths": [path._asdict() for path in self.paths],
             "baselines": dict(self.baselines),
             "message": self.message,
+            "passes": self.passes,
+            "prompt_layers": self.prompt_layers,
+            "bounds": dict(self.bounds),
         }
 
 
@@ -245,15 +296,37 @@ def serve(
     """
     fleet = rates if isinstance(rates, Fleet) else load_fleet(rates)
     fleet = replace(fleet, partial=True) if partial else fleet
-    kinds = fleet.kinds()
-    bound, prices = best_bound(fleet, kinds)
-    _swept(fleet, kinds, prices[None], max(bound.tokens_per_s, 1.0), 1, 0.0)  # kernels compile before the clock starts
-    rng, budget = np.random.default_rng(seed), Budget(time_limit_s)
-    best = _searched(fleet, kinds, prices, bound.tokens_per_s, budget, rng)
+    best, bound = search(fleet, time_limit_s, seed)
     if not best.value:
         return nothing_found(fleet)
     closed = best.value >= bound.tokens_per_s * (1 - OPTIMALITY_TOLERANCE)
     return ServingPlan("optimal" if closed else "feasible", best.value, bound, best.spans, best.flow, fleet.partial)
+
+
+def search(
+    fleet: Fleet, time_limit_s: float, seed: int, *, fine: bool = True, flow_of: FlowOf | None = None
+) -> tuple[Layout, ServingBound]:
+    """Return the best layout found, and the bound that it was looked for below.
+
+    Parameters
+    ----------
+    fleet
+        Rates and links.
+    time_limit_s, seed
+        Of the search.
+    fine
+        Whether the bound is proven; see `best_bound`.
+    flow_of
+        What spans pass; None: the largest flow over the links.
+    """
+    kinds, measure = fleet.kinds(), flow_of or partial(largest_flow, fleet)
+    bound, prices = best_bound(fleet, kinds, fine=fine)
+    _swept(fleet, kinds, prices[None], max(bound.tokens_per_s, 1.0), 1, 0.0)  # kernels compile before the clock starts
+    rng, budget = np.random.default_rng(seed), Budget(time_limit_s)
+    best = _searched(fleet, kinds, prices, bound.tokens_per_s, budget, rng, measure)
+    if flow_of or len(np.unique(_pair_rates(fleet))) > 2:
+        best = _exchanged(fleet, best, bound.tokens_per_s, budget, rng, measure)
+    return best, bound
 
 
 def nothing_found(fleet: Fleet, limit: str = "") -> ServingPlan:
@@ -306,13 +379,40 @@ def largest_flow(fleet: Fleet, spans: Mapping[str, tuple[int, int]]) -> tuple[fl
     return float(value), flow
 
 
+def paths_of(flow: Mapping[tuple[Any, Any], float]) -> list[tuple[list[Any], float]]:
+    """Return paths from source to sink that a flow is made of, ends left out, each with its rate.
+
+    Parameters
+    ----------
+    flow
+        (from, to) -> rate; without cycles.
+    """
+    left = dict(flow)
+    found: list[tuple[list[Any], float]] = []
+    least = 1e-9 * sum(rate for (start, _), rate in flow.items() if start == SOURCE)
+    while True:
+        at, nodes, rate = SOURCE, [], math.inf
+        while at != SINK:
+            after, most = max(
+                ((b, r) for (a, b), r in left.items() if a == at), key=lambda one: one[1], default=("", 0.0)
+            )
+            if most <= least:
+                return found
+            rate, at = min(rate, most), after
+            nodes.append(at)
+        for pair in zip([SOURCE, *nodes[:-1]], nodes, strict=True):
+            left[pair] -= rate
+        found.append((nodes[:-1], rate))
+
+
 def _searched(
-    fleet: Fleet, kinds: Kinds, prices: FloatArray, bound: float, budget: Budget, rng: np.random.Generator
-) -> Layout:
+    fleet: Fleet, kinds: Kinds, prices: FloatArray, bound: float, budget: Budget, rng: np.random.Generator,
+    flow_of: FlowOf,
+) -> Layout:  # fmt: skip
     """Return the best layout found."""
     ways = prices * np.exp(rng.normal(0.0, _SPREAD, (_WAYS, len(prices))))
     ways = np.vstack([prices, ways / (ways @ kinds.counts)[:, None]])
-    best = _apart(fleet, budget, rng) if kinds.networks.any() else Layout({}, 0.0, {})
+    best = _apart(fleet, budget, rng, flow_of) if kinds.networks.any() else Layout({}, 0.0, {})
     balances = _BALANCES if kinds.networks.any() else (0.0,)
     took_s = 0.0
     for width in _WIDTHS:
@@ -322,21 +422,21 @@ def _searched(
             began = budget.remaining_s
             for balance in balances:
                 spans = _swept(fleet, kinds, ways, rate, width, balance)
-                found = Layout(spans, *largest_flow(fleet, spans))
+                found = Layout(spans, *flow_of(spans))
                 best = max(best, found, key=_value)
                 if found.value >= rate or budget.expired:
                     break
             took_s = began - budget.remaining_s
             if best.value < rate:
                 high, step = rate, step * _STEP_GROWTH
-    return best if len(np.unique(_pair_rates(fleet))) <= 2 else _exchanged(fleet, best, bound, budget, rng)
+    return best
 
 
 def _value(layout: Layout) -> float:
     return layout.value
 
 
-def _apart(fleet: Fleet, budget: Budget, rng: np.random.Generator) -> Layout:
+def _apart(fleet: Fleet, budget: Budget, rng: np.random.Generator, flow_of: FlowOf) -> Layout:
     """Return the best layouts of networks that each serve by themselves."""
     networks = fleet.networks()
     spans: Spans = {}
@@ -344,9 +444,9 @@ def _apart(fleet: Fleet, budget: Budget, rng: np.random.Generator) -> Layout:
     for number in range(int(networks.max()) + 1):
         part = fleet.part([int(at) for at in np.flatnonzero(networks == number)])
         kinds = part.kinds()
-        bound, prices = best_bound(part, kinds)
-        spans |= _searched(part, kinds, prices, bound.tokens_per_s, Budget(share_s), rng).spans
-    return Layout(spans, *largest_flow(fleet, spans))
+        bound, prices = best_bound(part, kinds, fine=False)
+        spans |= _searched(part, kinds, prices, bound.tokens_per_s, Budget(share_s), rng, flow_of).spans
+    return Layout(spans, *flow_of(spans))
 
 
 def _swept(fleet: Fleet, kinds: Kinds, prices: FloatArray, rate: float, width: int, balance: float) -> Spans:
@@ -407,7 +507,9 @@ def _crossing(fleet: Fleet, unit: float) -> IntArray:
     return found
 
 
-def _exchanged(fleet: Fleet, best: Layout, bound: float, budget: Budget, rng: np.random.Generator) -> Layout:
+def _exchanged(
+    fleet: Fleet, best: Layout, bound: float, budget: Budget, rng: np.random.Generator, flow_of: FlowOf
+) -> Layout:
     """Return a layout after devices exchanged spans or took others, as long as the flow does not fall."""
     for _ in range(_TRIES):
         if budget.expired or best.value >= bound * (1 - _CLOSE):
@@ -422,5 +524,5 @@ def _exchanged(fleet: Fleet, best: Layout, bound: float, budget: Budget, rng: np
                 start, end = sorted(rng.choice(fleet.layers + 1, 2, replace=False).tolist())
                 spans[one] = start, end
         if all(fleet.rate(fleet.devices.index(name), *span) > 0 for name, span in spans.items()):
-            best = max(Layout(spans, *largest_flow(fleet, spans)), best, key=_value)
+            best = max(Layout(spans, *flow_of(spans)), best, key=_value)
     return best
