@@ -91,6 +91,7 @@ _TITLES = {
     "certificates_dnn_partitioning": "Certificates: dnn-partitioning",
     "certificates_assembly_lines": "Certificates: assembly lines",
     "certificates_flexible_job_shop": "Certificates: flexible job shops",
+    "flexible_job_shop_certified": "Flexible job shops: proofs in three formats",
     "certificates_communication": "Certificates: task graphs with delays",
     "certificates_imagenet": "Certificates: ImageNet graphs",
     "certificates_zoo": "Certificates: networks of the zoo",
