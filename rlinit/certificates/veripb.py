@@ -14,7 +14,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from rlinit.certificates.proof import C, Key, Proof, prove, text_of
+from rlinit.certificates.proof import C, Key, Proof, Proven, prove, text_of
 from rlinit.errors import InvalidPlan
 from rlinit.files import write_atomically
 from rlinit.graph import Graph
@@ -54,14 +54,30 @@ def write_veripb(path: str | Path, plan: Plan, graph: Graph, hardware: Hardware,
     target = Path(path)
     if target.suffix != ".pbp":
         raise InvalidPlan(f"{target} does not end in .pbp, as proofs for VeriPB do")
-    proof, solution, proven, about = prove(plan, graph, hardware, time_limit_s)
-    if any(value.denominator > 1 for value in solution.values()):
-        raise InvalidPlan("times are whole numbers in no unit that is short enough for VeriPB")
-    bits = Bits(proof, max(1, int(solution[0]).bit_length()))
-    program, derivations = text_of(bits.program(about)), text_of(bits.derivations(solution))
+    proven = prove(plan, graph, hardware, time_limit_s)
+    program, derivations = veripb_texts(proven)
     write_atomically(target.with_suffix(".opb"), program)
     write_atomically(target, derivations)
-    return float(proven)
+    return float(proven.value)
+
+
+def veripb_texts(proven: Proven) -> tuple[str, str]:
+    """Return the texts of a program and its proof.
+
+    Parameters
+    ----------
+    proven
+        What is proven of a plan.
+
+    Raises
+    ------
+    InvalidPlan
+        Times are whole numbers in no unit, or a text is too long.
+    """
+    if any(value.denominator > 1 for value in proven.solution.values()):
+        raise InvalidPlan("times are whole numbers in no unit that is short enough for VeriPB")
+    bits = Bits(proven.proof, max(1, int(proven.solution[0]).bit_length()))
+    return text_of(bits.program(proven.about)), text_of(bits.derivations(proven.solution))
 
 
 class Bits:
