@@ -608,13 +608,14 @@ class Plan:
         -------
         float
             The bound that the file proves, in seconds (`memory`: bytes): the plan's, or a lower one where a tree of
-            programs does not reach it.
+            programs does not reach it. inf where the file proves that there is no schedule.
 
         Raises
         ------
         InvalidPlan
-            The plan has no schedule, or one that is not feasible in exact arithmetic, or is for `throughput`, a
-            training pipeline, chunks, scattered ops or pipelines on devices that share a resource.
+            Nothing is known of schedules, or no tree says that there is none; or the plan is not feasible in exact
+            arithmetic, or is for `throughput`, a training pipeline, chunks, scattered ops or pipelines on devices that
+            share a resource.
         """
         from rlinit.certificates import write_vipr
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Iterable
 from fractions import Fraction
 from itertools import combinations, permutations
 from typing import Any
@@ -103,7 +104,51 @@ class Program:
         return False
 
 
-class StageProgram(Program):
+class OrderedProgram(Program):
+    """Devices in an order, of which z says where it is not the one given.
+
+    Parameters
+    ----------
+    unit
+        Seconds or bytes that C counts.
+    devices
+        By number.
+    """
+
+    def __init__(self, unit: Fraction, devices: range) -> None:
+        super().__init__(unit)
+        self.devices = devices
+        self.first: dict[tuple[int, int], int] = {}
+
+    def _choose_order(self, unlike: Iterable[tuple[int, int]]) -> None:
+        """Let z be 1 where one of two devices is before the other, in no circle."""
+        self.first = {pair: self._variable(f"z_{pair[0]}_{pair[1]}", True) for pair in unlike}
+        for i, j, k in permutations(self.devices, 3) if self.first else ():
+            if i < min(j, k):  # not i before j, j before k and k before i
+                ends = [self._before(*pair, -1) for pair in ((i, j), (j, k), (k, i))]
+                terms, number = [term for terms, _ in ends for term in terms], sum(number for _, number in ends)
+                self._row(f"order_{i}_{j}_{k}", terms, -2 - number)
+
+    def _before(self, i: int, j: int, sign: int) -> tuple[list[tuple[int, int]], int]:
+        """Return ``sign`` times whether device i is before device j, as terms and a number."""
+        if (i, j) in self.first:
+            return [(self.first[i, j], sign)], 0
+        if (j, i) in self.first:
+            return [(self.first[j, i], -sign)], sign
+        return [], sign * (i < j)
+
+    def pairs(self, fixed: dict[int, int], point: Any) -> list[int]:
+        """Return pairs of devices that are in no order yet.
+
+        Parameters
+        ----------
+        fixed, point
+            Variables decided, and a value for each.
+        """
+        return [at for at in self.first.values() if at not in fixed and 1e-6 < point[at] < 1 - 1e-6]
+
+
+class StageProgram(OrderedProgram):
     """Parts of a graph on stages; C is at least what each stage costs, or for `memory` what it holds.
 
     ``in`` and ``out`` are 1 where a tensor enters or leaves a stage, ``over`` what the bytes beyond a stage's cache
@@ -121,7 +166,7 @@ class StageProgram(Program):
         self.costs = costs
         self.lattice, pipeline = check.Lattice(graph, check.merged(graph)), costs.objective == "pipeline"
         lattice = self.lattice
-        self.devices, self.held = devices, [sum(graph.part[v] for v in ops) for ops in lattice.parts]
+        self.held = [sum(graph.part[v] for v in ops) for ops in lattice.parts]
         self.sides = [hardware.io(i) if pipeline else (check.INF, check.INF, 0, 0) for i in devices]
         self.limits = [(hardware.capacity(i, "cache_bytes"), hardware.capacity(i, "memory_bytes")) for i in devices]
         self.works: list[list[Any]] = [
@@ -135,7 +180,7 @@ class StageProgram(Program):
                 numbers += [check.over(amount, self.sides[i][0]) for amount in (cache, *self.held)]
         scale = check.common_multiple(numbers, _MOST_BITS)
         check.need(scale, f"costs are whole numbers in no unit of {_MOST_BITS:,} bits")
-        super().__init__(Fraction(math.gcd(*(int(number * scale) for number in numbers)) or 1, scale))
+        super().__init__(Fraction(math.gcd(*(int(number * scale) for number in numbers)) or 1, scale), devices)
         self.on: list[dict[int, int]] = []
         self.moved: dict[tuple[str, int, int], int] = {}
         self.spare: dict[int, tuple[int, Fraction]] = {}
@@ -145,7 +190,6 @@ class StageProgram(Program):
             self.groups.append(list(self.on[p].values()))
         for i in devices:
             self._device(i, pipeline)
-        self.first: dict[tuple[int, int], int] = {}
         self._edges: set[tuple[Any, ...]] = set()
         if pipeline:
             self._order(costs)
@@ -190,22 +234,7 @@ class StageProgram(Program):
             for i, side, limit in zip(self.devices, self.sides, self.limits, strict=True)
         ]
         unlike = [(i, j) for i, j in combinations(self.devices, 2) if figures[i] != figures[j]]
-        self.first = {pair: self._variable(f"z_{pair[0]}_{pair[1]}", True) for pair in unlike}
-        for i, j, k in permutations(self.devices, 3) if unlike else ():
-            if i < min(j, k):  # not i before j, j before k and k before i
-                terms, number = self._before(i, j, -1)
-                for a, b in ((j, k), (k, i)):
-                    more, extra = self._before(a, b, -1)
-                    terms, number = terms + more, number + extra
-                self._row(f"order_{i}_{j}_{k}", terms, -2 - number)
-
-    def _before(self, i: int, j: int, sign: int) -> tuple[list[tuple[int, int]], int]:
-        """Return ``sign`` times whether device i is before device j, as terms and a number."""
-        if (i, j) in self.first:
-            return [(self.first[i, j], sign)], 0
-        if (j, i) in self.first:
-            return [(self.first[j, i], -sign)], sign
-        return [], sign * (i < j)
+        self._choose_order(unlike)
 
     def solution(self, plan: Any, value: Fraction) -> dict[int, Fraction]:
         """Return the variables that are not 0 in a plan's schedule, where devices that are alike may change places.
@@ -235,16 +264,6 @@ class StageProgram(Program):
             held = sum(amount for amount, j in zip(self.held, where, strict=True) if j == i)
             found[at] = max(ZERO, held - self.limits[i][0]) * cost
         return {at: amount for at, amount in found.items() if amount or not at}
-
-    def pairs(self, fixed: dict[int, int], point: Any) -> list[int]:
-        """Return pairs of devices that are in no order yet.
-
-        Parameters
-        ----------
-        fixed, point
-            Variables decided, and a value for each.
-        """
-        return [at for at in self.first.values() if at not in fixed and 1e-6 < point[at] < 1 - 1e-6]
 
     def cut(self, point: Any, decided: bool) -> bool:
         """Add, for the first devices of an order, that a part's readers are there only where it is.
@@ -399,3 +418,41 @@ class LatencyProgram(Program):
             both = [(self.share[w, i], -self.longest) for w in (u, v)]
             times = [(self.start[second], 1), (self.start[first], -1), (y, sign * self.longest)]
             self._row(f"order_{first}_{second}_{i}", [*times, *lasts, *both], self.longest * (sign - 5) // 2)
+
+
+class PlacementProgram(OrderedProgram):
+    """Devices of ops in any schedule, whatever it costs: memory, forbidden devices, groups, paths and stages in order.
+
+    No row is about C, which is 0 of a schedule, so that a proof of C >= 1 says that there is none.
+
+    Parameters
+    ----------
+    costs
+        The problem.
+    """
+
+    def __init__(self, costs: check.Costs) -> None:
+        super().__init__(ONE, devices := range(costs.num_devices))
+        graph, shares, lead = costs.graph, check.shares_of_memory(costs), dict[Any, int]()
+        self.on: list[list[int]] = []
+        for v, name in enumerate(graph.group):
+            key = v if name is None else ("group", name)
+            if key not in lead:
+                lead[key] = len(self.groups)
+                self.groups.append([self._variable(f"x_{v}_{i}", True) for i in devices])
+            self.on.append(self.groups[lead[key]])
+        for v, row in enumerate(shares):
+            for i in devices:
+                self._row(f"not_{v}_{i}", [(self.on[v][i], -1)] if row[i] is None else [], 0)
+        for i in devices:
+            self._row(f"memory_{i}", [(on[i], -(row[i] or 0)) for on, row in zip(self.on, shares, strict=True)], -1)
+        if costs.objective == "pipeline":
+            self._choose_order(combinations(devices, 2))
+        for u, v, t in graph.edges:
+            for i, j in permutations(devices, 2):
+                terms, number = self._before(i, j, 1)
+                if costs.objective in ("latency", "throughput"):
+                    number = int(costs.hardware.transfer(i, j, graph.tensors[t][2]) != check.INF)
+                if terms or not number:
+                    ends = [(self.on[u][i], -1), (self.on[v][j], -1), *terms]
+                    self._row(f"edge_{u}_{v}_{i}_{j}", ends, -1 - number)

@@ -18,7 +18,7 @@ from pyscipopt import LP
 
 from rlinit.budget import Budget
 from rlinit.certificates import check
-from rlinit.certificates.programs import LatencyProgram, Program, StageProgram
+from rlinit.certificates.programs import LatencyProgram, PlacementProgram, Program, StageProgram
 from rlinit.certificates.writing import exact_plan
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
@@ -267,11 +267,11 @@ class Proof:
 
 
 class Proven(NamedTuple):
-    """A proof, a solution of its program that is the plan, the value proven, and what a reader is told of them."""
+    """A proof, a solution that is the plan, the value proven (inf: no schedule), and what a reader is told of them."""
 
     proof: Proof
     solution: dict[int, Fraction]
-    value: Fraction
+    value: Fraction | float
     about: list[str]
 
 
@@ -281,7 +281,7 @@ def prove(plan: Plan, graph: Graph, hardware: Hardware, time_limit_s: float) -> 
     Parameters
     ----------
     plan
-        A plan with a schedule, as `verify` accepts it.
+        A plan with a schedule, or one that is infeasible, as `verify` accepts it.
     graph, hardware
         What the plan is for.
     time_limit_s
@@ -290,8 +290,11 @@ def prove(plan: Plan, graph: Graph, hardware: Hardware, time_limit_s: float) -> 
     Raises
     ------
     InvalidPlan
-        The plan has no schedule, or is one that these proofs do not know; the message says why.
+        Nothing is known of schedules, the plan is one that these proofs do not know, or no tree says in the time that
+        it has no schedule; the message says why.
     """
+    if plan.status == "infeasible":
+        return _prove_none(plan, graph, hardware, time_limit_s)
     budget = Budget(time_limit_s)
     try:
         check.need(plan.groups is None, "stages of several devices have no proofs in other formats")
@@ -319,6 +322,22 @@ def prove(plan: Plan, graph: Graph, hardware: Hardware, time_limit_s: float) -> 
         "The program is what is taken for granted of every schedule no longer than the plan; nothing else is.",
     ]
     return Proven(proof, program.solution(read[0], value), proven, about)
+
+
+def _prove_none(plan: Plan, graph: Graph, hardware: Hardware, time_limit_s: float) -> Proven:
+    """Return a proof that there is no schedule; its value is inf."""
+    try:
+        costs = check.costs_of(*exact_plan(plan, graph, hardware)[:3], 0, (Fraction(0),) * 3)
+        check.need(isinstance(costs, check.Costs), "stages of several devices have no proofs in other formats")
+        proof = Proof(PlacementProgram(costs), 1, Budget(time_limit_s))
+        check.need(proof.run(), "no tree over memory, devices and order says in the time that there is no schedule")
+    except check.Refuted as problem:
+        raise InvalidPlan(f"the plan cannot be certified: {problem}") from None
+    about = [
+        f"rlinit: {plan.objective} of {plan.graph!r} on {plan.hardware!r} has no schedule",
+        "Every schedule satisfies the rows with C = 0, for no row is about C. So C >= 1 says that there is none.",
+    ]
+    return Proven(proof, {}, math.inf, about)
 
 
 def text_of(lines: Iterable[str]) -> str:

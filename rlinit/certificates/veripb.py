@@ -34,7 +34,7 @@ def write_veripb(path: str | Path, plan: Plan, graph: Graph, hardware: Hardware,
         The proof, which ends in ``.pbp``; the program is written beside it, with the ending ``.opb``. ``veripb x.opb
         x.pbp`` reads both.
     plan
-        A plan with a schedule, as `verify` accepts it.
+        A plan with a schedule, or one that is infeasible, as `verify` accepts it.
     graph, hardware
         What the plan is for.
     time_limit_s
@@ -43,12 +43,12 @@ def write_veripb(path: str | Path, plan: Plan, graph: Graph, hardware: Hardware,
     Returns
     -------
     float
-        Seconds, or for `memory` bytes of the largest stage.
+        Seconds, or for `memory` bytes of the largest stage; inf where there is no schedule.
 
     Raises
     ------
     InvalidPlan
-        The path does not end in ``.pbp``; the plan has no schedule, or is one that these proofs do not know; its times
+        The path does not end in ``.pbp``; nothing is proven of the plan, as `prove` says; its times
         are whole numbers in no unit; or a file would be too long. The message says which.
     """
     target = Path(path)
@@ -76,7 +76,7 @@ def veripb_texts(proven: Proven) -> tuple[str, str]:
     """
     if any(value.denominator > 1 for value in proven.solution.values()):
         raise InvalidPlan("times are whole numbers in no unit that is short enough for VeriPB")
-    bits = Bits(proven.proof, max(1, int(proven.solution[0]).bit_length()))
+    bits = Bits(proven.proof, max(1, int(proven.solution.get(0, 1)).bit_length()))
     return text_of(bits.program(proven.about)), text_of(bits.derivations(proven.solution))
 
 
@@ -160,7 +160,8 @@ class Bits:
             for bit, name in enumerate(names)
         )
         told = " ".join("~" * (1 - value) + name for name, value in bits)
-        yield from ("output NONE ;", f"conclusion BOUNDS {self.proof.goal} : -1 {values[0]} : {told} ;")
+        most = f"{values[0]} : {told}" if values else "INF"
+        yield from ("output NONE ;", f"conclusion BOUNDS {self.proof.goal} : -1 {most} ;")
         yield "end pseudo-Boolean proof ;"
 
     def _number(self, key: Key, weight: int) -> int:

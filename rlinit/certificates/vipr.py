@@ -25,7 +25,7 @@ def write_vipr(path: str | Path, plan: Plan, graph: Graph, hardware: Hardware, t
     path
         The file, which ``viprchk FILE`` reads.
     plan
-        A plan with a schedule, as `verify` accepts it.
+        A plan with a schedule, or one that is infeasible, as `verify` accepts it.
     graph, hardware
         What the plan is for.
     time_limit_s
@@ -34,13 +34,12 @@ def write_vipr(path: str | Path, plan: Plan, graph: Graph, hardware: Hardware, t
     Returns
     -------
     float
-        Seconds, or for `memory` bytes of the largest stage.
+        Seconds, or for `memory` bytes of the largest stage; inf where there is no schedule.
 
     Raises
     ------
     InvalidPlan
-        The plan has no schedule, or is one that these proofs do not know, or the file would be too long; the message
-        says why.
+        Nothing is proven of the plan, as `prove` says, or the file would be too long; the message says why.
     """
     proof, solution, proven, about = prove(plan, graph, hardware, time_limit_s)
     write_atomically(path, text_of(vipr_lines(proof, about, solution)))

@@ -228,11 +228,12 @@ def _give(plan: Plan, command: Schedule, graph: Graph, hardware: Hardware, notes
         )
         if command.certify is not None and plan.status != "no_solution":
             _certify(plan, command, graph, whole, notes)
-        for flag, path in _proofs(command).items() if plan.assignment is not None else ():
+        for flag, path in _proofs(command).items() if plan.status != "no_solution" else ():
             write = plan.certify_vipr if flag == "--certify-vipr" else plan.certify_veripb
             proven = write(path, graph, whole, time_limit_s=command.certify_s)
             told = [show_value(each, plan.objective) for each in (proven, (plan.bounds or (0.0,))[0])]
-            notes.print(f"{path} proves a bound of {told[0]}; the plan's is {told[1]}")
+            bound = f"a bound of {told[0]}; the plan's is {told[1]}"
+            notes.print(f"{path} proves {bound if proven < math.inf else 'that there is no schedule'}")
     except (OSError, InvalidPlan) as problem:
         notes.print(f"[bold red]rlinit:[/] {escape_markup(str(problem))}", highlight=False)
         code = EXIT_INPUT

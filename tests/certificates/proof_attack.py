@@ -1,25 +1,31 @@
-"""Mutated files in VIPR's and VeriPB's format: ``python -m tests.certificates.proof_attack --cases 10000 --seed 0``.
+"""Proofs of random problems in three formats: ``python -m tests.certificates.proof_attack --cases 10000 --seed 0``.
 
-Each base is the file of a small random problem. A mutation changes, leaves out or exchanges words behind the program,
-of what is proven, the solution and the derivations. What the tests' checkers accept all the same proves no more.
+First the plans of small random problems, infeasible ones too, are certified in the own format, VIPR's and VeriPB's, and
+read by the checkers of the formats. Then files of the last two are mutated. A mutation changes, leaves out or exchanges
+words behind the program, of what is proven, the solution and the derivations. A file that is accepted all the same may
+claim less; a lower end above the sound one, or an upper end below, is a wrong claim, and an error.
 """
 
 from __future__ import annotations
 
 import argparse
+import collections
 import itertools
 import re
 import sys
 import tempfile
+import time
+import warnings
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 import rlinit
-from tests.certificates import veripb_checker, vipr_checker
+from rlinit.certificates import certificate_of
+from tests.certificates import attack, veripb_checker, vipr_checker
 from tests.properties import fuzz
 
 EACH = 200
@@ -28,32 +34,49 @@ EACH = 200
 REFUSED = (vipr_checker.Refused, veripb_checker.Refused)
 
 
+Claim = tuple[Fraction, Fraction | None]
+"""Ends between which a file proves the optimum to be; no upper one where there is no schedule."""
+
+
 class File(NamedTuple):
     """What is mutated, words that may stand in it, and what a checker says that it proves."""
 
     text: str
     words: tuple[str, ...]
-    least: Callable[[str], Any]
+    claim: Callable[[str], Claim]
 
 
 def vipr_file(path: Path) -> File:
     """Return a file in VIPR's format, of which the program stays as it is."""
     head, _, tail = path.read_text().partition("RTP")
     words = ("lin", "uns", "asm", "rnd", "G", "L", "E", "{", "}", "inf", "0", "OBJ")
-    return File(f"RTP{tail}", words, lambda text: vipr_checker.check(head + text).least)
+
+    def claim(text: str) -> Claim:
+        found = vipr_checker.check(head + text)
+        return found.least, None if found.most == "inf" else Fraction(found.most)
+
+    return File(f"RTP{tail}", words, claim)
 
 
 def veripb_file(path: Path) -> File:
     """Return a proof in VeriPB's format, whose program is beside it."""
     program = path.with_suffix(".opb").read_text()
     words = ("pol", "rup", "pbc", "+", "*", "~", ";", ":", ">=", "subproof", "qed", "INF", "0", "-1", "C_0", "~C_0")
-    return File(path.read_text(), words, lambda text: veripb_checker.check(program, text).least)
+
+    def claim(text: str) -> Claim:
+        found = veripb_checker.check(program, text)
+        return Fraction(found.least), None if found.most is None else Fraction(found.most)
+
+    return File(path.read_text(), words, claim)
 
 
-def mutated_proofs(file: File, count: int, seed: int) -> int:
-    """Change words of an optimal plan's file, so often; return how many files are refused."""
-    sound = file.least(file.text)
-    words, rng, refused = re.split(r"(\s+)", file.text), np.random.default_rng(seed), 0
+def mutated_proofs(file: File, count: int, seed: int) -> collections.Counter[str]:
+    """Change words of an optimal or infeasible plan's file, so often; return what comes of the files.
+
+    They are refused, claim the same, of them some in the same words, or claim less.
+    """
+    sound = file.claim(file.text)
+    words, rng, found = re.split(r"(\s+)", file.text), np.random.default_rng(seed), collections.Counter[str]()
     for _ in range(count):
         bad, at = list(words), 2 * int(rng.integers((len(words) + 1) // 2))
         kind = rng.random()
@@ -68,43 +91,71 @@ def mutated_proofs(file: File, count: int, seed: int) -> int:
         else:
             bad[at] = str(rng.choice(file.words))
         try:
-            assert file.least("".join(bad)) <= sound, (at, words[at], bad[at])
+            least, most = file.claim("".join(bad))
         except REFUSED:
-            refused += 1
-    return refused
+            found["refused"] += 1
+            continue
+        if sound[1] is not None:
+            assert least <= sound[0], (at, words[at], bad[at])
+            assert most is None or most >= sound[1], (at, words[at], bad[at])
+        same = "in the same words" if bad == words else "the same in other words"
+        found[same if (least, most) == sound else "less"] += 1
+    return found
 
 
-def files_of(number: int, seed: int, folder: Path) -> list[File]:
-    """Return the files of a random problem whose plan is proven optimal, none where it is not."""
+def certified(number: int, seed: int, folder: Path) -> tuple[str, list[File]]:
+    """Return the objective and the files of a random problem that two readers accept; none where it is left out.
+
+    Left out are large problems, plans without proof, and `throughput` with a schedule, which other formats do not have.
+    """
     case = fuzz.draw(number, seed)
-    objective = case.options["objective"]
-    if case.large or objective == "throughput":
-        return []
-    plan = rlinit.schedule(case.graph, case.hardware, objective=objective, time_limit_s=5.0)
+    asked = {key: case.options[key] for key in ("objective", "transfers", "resident", "inputs") if key in case.options}
+    if case.large:
+        return "", []
+    plan = rlinit.schedule(case.graph, case.hardware, time_limit_s=5.0, **asked)
+    if plan.status not in ("optimal", "infeasible") or (plan.objective == "throughput" and plan.values is not None):
+        return "", []
+    proof = certificate_of(plan, case.graph, case.hardware)
+    data = (plan.to_dict(), case.graph.to_dict(), case.hardware.to_dict(), proof)
+    told = attack.verdict(dict(zip(attack.FILES, data, strict=True)))
+    assert told.startswith("VERIFIED (exact)"), (number, told)
+    assert told.endswith(("optimal", "infeasible")), (number, told)
     vipr, veripb = folder / "x.vipr", folder / "x.pbp"
-    if plan.status != "optimal" or plan.certify_vipr(vipr, case.graph, case.hardware) < (plan.bound or 0.0) * 0.999:
-        return []
-    plan.certify_veripb(veripb, case.graph, case.hardware)
-    return [vipr_file(vipr), veripb_file(veripb)]
+    bound = plan.certify_vipr(vipr, case.graph, case.hardware)
+    assert plan.certify_veripb(veripb, case.graph, case.hardware) == bound, number
+    found = [vipr_file(vipr), veripb_file(veripb)]
+    one, other = (file.claim(file.text) for file in found)
+    assert one == other, (number, one, other)
+    optimal = one[1] is None or one[0] == one[1] or bound >= (plan.values or (0.0,))[0] * (1 - 1e-8)
+    what = "infeasible" if plan.values is None else plan.objective
+    return what if optimal else f"{what}, less than the optimum", found
 
 
 def main() -> int:
-    """Run from the command line; a proof of too much is an error."""
+    """Run from the command line; a proof that is refused, or of too much, is an error."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--cases", type=int, default=10_000)
+    parser.add_argument("--problems", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
-    done, refused = 0, {"VIPR": 0, "VeriPB": 0}
+    warnings.simplefilter("ignore")
+    answers, spent = collections.Counter[str](), list[float]()
+    mutated = {"VIPR": collections.Counter[str](), "VeriPB": collections.Counter[str]()}
     for number in itertools.count():
-        if done >= chosen.cases:
+        done = EACH * len(spent)
+        if done >= chosen.cases and len(spent) >= chosen.problems:
             break
         with tempfile.TemporaryDirectory() as folder:
-            files = files_of(number, chosen.seed, Path(folder))
-            for form, file in zip(refused, files, strict=bool(files)):
-                refused[form] += mutated_proofs(file, EACH, number)
-        done += EACH if files else 0
-    for form, count in refused.items():
-        print(f"{form}: of {done} mutated files {count} are refused; none of the others proves more than before")
+            began = time.perf_counter()
+            what, files = certified(number, chosen.seed, Path(folder))
+            if files:
+                answers[what] += 1
+                spent.append(time.perf_counter() - began)
+            for tally, file in zip(mutated.values(), files if done < chosen.cases else (), strict=False):
+                tally += mutated_proofs(file, EACH, number)
+    print(f"{len(spent)} problems, three proofs each, all accepted: {dict(answers)}; median {np.median(spent):.2f} s")
+    for form, tally in mutated.items():
+        print(f"{form}: {tally.total()} mutated files: {dict(tally)}; none claims anything wrong")
     return 0
 
 

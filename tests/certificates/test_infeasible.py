@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import rlinit
 from rlinit.budget import Budget
 from rlinit.certificates import certificate_of, check
 from rlinit.certificates.lags import BetweenOps
+from rlinit.certificates.programs import PlacementProgram
+from rlinit.certificates.proof import Proof
 from rlinit.certificates.writing import _refutation
 from rlinit.cli.main import main
+from rlinit.errors import InvalidPlan
 from rlinit.hardware import Device, Hardware
 from rlinit.plan import Plan
+from tests.certificates import veripb_checker, vipr_checker
 from tests.certificates.test_check import can_be_tried, costs_of
 from tests.properties import fuzz
 
@@ -73,13 +80,13 @@ CASES: dict[str, tuple[Any, Any, float, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize(("why", "objective"), [(why, one) for why, case in CASES.items() for one in case[-1]])
-def test_reasons_are_proven(why: str, objective: str) -> None:
-    """Memory, forbidden devices, groups and the order of stages: the checker answers that there is no schedule."""
+def test_reasons_are_proven(why: str, objective: str, tmp_path: Path) -> None:
+    """Memory, forbidden devices, groups and the order of stages: there is no schedule, in three formats."""
     rows, edges, memory, _ = CASES[why]
     graph = rlinit.Graph.build([(f"v{v}", each) for v, each in enumerate(rows)], edges)
     asked: dict[str, Any] = {"resident": "weights"} if objective in ("latency", "throughput") else {}
     asked |= {"inputs": 2} if objective == "throughput" else {}
-    _, files = certified(graph, mesh(memory), objective=objective, **asked)
+    plan, files = certified(graph, mesh(memory), objective=objective, **asked)
     assert files["certificate"]["trusted"] == []
     assert answer(files).startswith(f"VERIFIED (exact) {objective}")
     assert answer(files).endswith(": infeasible")
@@ -93,25 +100,36 @@ def test_reasons_are_proven(why: str, objective: str) -> None:
         assert answer(files | {"plan": files["plan"] | {"resident": "peak"}}).startswith("REFUTED")
     for key, value in (("values", [1.0]), ("assignment", {"v0": 0}), ("bounds", [1.0]), ("status", "no_solution")):
         assert answer(files | {"plan": files["plan"] | {key: value}}).startswith("REFUTED")
+    assert plan.certify_vipr(tmp_path / "x.vipr", graph, mesh(memory)) == math.inf
+    assert plan.certify_veripb(tmp_path / "x.pbp", graph, mesh(memory)) == math.inf
+    assert least_of(tmp_path) == (1, 1)
+
+
+def least_of(folder: Path) -> tuple[Any, int]:
+    """Return what the tests' checkers of VIPR's and VeriPB's formats say that C is at least."""
+    program, proof = (folder / "x.opb").read_text(), (folder / "x.pbp").read_text()
+    return vipr_checker.check((folder / "x.vipr").read_text()).least, veripb_checker.check(program, proof).least
 
 
 @pytest.mark.parametrize("first", range(0, 300, 100))
 def test_nothing_proves_it_where_brute_force_has_a_schedule(first: int) -> None:
     """Proofs are found of problems without a schedule, of most of them, and of no other."""
-    none = found = 0
+    none = found = refuted = 0
     for number in range(first, first + 100):
         case = fuzz.draw(number, seed=43)
         if not can_be_tried(case):
             continue
         costs = costs_of(case, 0, (check.ZERO,) * 3)
         proof = _refutation(costs, partial(BetweenOps, case.graph, case.hardware), Budget(2.0))
-        if proof is None and number % 4:  # brute force of all takes long
+        tree = Proof(PlacementProgram(costs), 1, Budget(2.0)).run()
+        if proof is None and not tree and number % 4:  # brute force of all takes long
             continue
         best = fuzz.optimum(case)
-        assert proof is None or best is None, case
+        assert (proof is None and not tree) or best is None, case
         none += best is None
         found += proof is not None
-    assert found >= 0.7 * none
+        refuted += tree
+    assert min(found, refuted) >= 0.7 * none
 
 
 def test_a_folder_of_an_infeasible_plan_is_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,4 +139,39 @@ def test_a_folder_of_an_infeasible_plan_is_verified(tmp_path: Path, capsys: pyte
     command = ["schedule", str(tmp_path / "g.json"), "--hw", str(tmp_path / "h.json"), "--objective", "latency"]
     assert main([*command, "--certify", str(tmp_path / "proof")]) == 3
     assert main(["verify", str(tmp_path / "proof")]) == 0
+    paths = str(tmp_path / "x.vipr"), str(tmp_path / "x.pbp")
+    assert main([*command, "--certify-vipr", paths[0], "--certify-veripb", paths[1]]) == 3
+    assert "x.pbp proves that there is no schedule" in " ".join(capsys.readouterr().err.split())
+    assert least_of(tmp_path) == (1, 1)
+    assert main(["verify", str(tmp_path / "proof")]) == 0
     assert capsys.readouterr().out.splitlines()[-1].endswith(": infeasible")
+
+
+def test_a_circle_of_forced_stages_is_proven_in_other_formats(tmp_path: Path) -> None:
+    """A chain over x, y and x again, on devices in any order: the rows of paths and orders leave no pipeline."""
+    rows = [row(forbidden=[other]) for other in "yxy"]
+    graph = rlinit.Graph.build([(f"v{v}", each) for v, each in enumerate(rows)], [("v0", "v1"), ("v1", "v2")])
+    plan = rlinit.schedule(graph, mesh(9.0), objective="pipeline")
+    assert plan.status == "infeasible"
+    plan.certify_vipr(tmp_path / "x.vipr", graph, mesh(9.0))
+    plan.certify_veripb(tmp_path / "x.pbp", graph, mesh(9.0))
+    assert least_of(tmp_path) == (1, 1)
+
+
+def test_devices_without_a_link_are_proven_in_other_formats(tmp_path: Path) -> None:
+    """Ops that only different devices run, and no path between these: `latency` has no schedule, but with a link."""
+    rows = [row(forbidden=[other]) for other in "yx"]
+    graph = rlinit.Graph.build([(f"v{v}", each) for v, each in enumerate(rows)], [("v0", "v1")])
+    apart = dataclasses.replace(mesh(9.0), bandwidth=np.zeros((2, 2)))
+    plan = rlinit.schedule(graph, apart, objective="latency")
+    assert plan.status == "infeasible"
+    plan.certify_vipr(tmp_path / "x.vipr", graph, apart)
+    plan.certify_veripb(tmp_path / "x.pbp", graph, apart)
+    assert least_of(tmp_path) == (1, 1)
+    with pytest.raises(InvalidPlan, match="no tree over memory, devices and order"):
+        plan_of(plan, mesh(9.0)).certify_vipr(tmp_path / "y.vipr", graph, mesh(9.0))
+
+
+def plan_of(plan: Plan, hardware: Hardware) -> Plan:
+    """Return a plan that says that it is for other hardware."""
+    return dataclasses.replace(plan, hardware=hardware.name, hardware_fingerprint=hardware.fingerprint())
