@@ -40,6 +40,8 @@ _CANDIDATES = 6
 MOST_BYTES = 1 << 28
 """Bytes of a file, of which more are not written."""
 
+_SEVERAL = "stages of several devices have no proofs in other formats"
+
 _TOO_LONG = "the proof takes more than {:,} bytes"
 
 _MOST_DEPTH = 600
@@ -297,7 +299,7 @@ def prove(plan: Plan, graph: Graph, hardware: Hardware, time_limit_s: float) -> 
         return _prove_none(plan, graph, hardware, time_limit_s)
     budget = Budget(time_limit_s)
     try:
-        check.need(plan.groups is None, "stages of several devices have no proofs in other formats")
+        check.need(plan.groups is None, _SEVERAL)
         check.need(plan.objective != "throughput", "other formats have latency, pipelines and memory, not throughput")
         read = exact_plan(plan, graph, hardware)
         costs, value = check.Costs(*read[:3], 0, read[3]), read[3][0]
@@ -328,7 +330,8 @@ def _prove_none(plan: Plan, graph: Graph, hardware: Hardware, time_limit_s: floa
     """Return a proof that there is no schedule; its value is inf."""
     try:
         costs = check.costs_of(*exact_plan(plan, graph, hardware)[:3], 0, (Fraction(0),) * 3)
-        check.need(isinstance(costs, check.Costs), "stages of several devices have no proofs in other formats")
+        if isinstance(costs, check.Groups):
+            raise check.Refuted(_SEVERAL)
         proof = Proof(PlacementProgram(costs), 1, Budget(time_limit_s))
         check.need(proof.run(), "no tree over memory, devices and order says in the time that there is no schedule")
     except check.Refuted as problem:
