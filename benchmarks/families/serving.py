@@ -13,6 +13,7 @@ has the fronts of decoding. Limits and seconds are the processor's.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,7 @@ def measure_models() -> list[dict[str, Any]]:
     from matplotlib.figure import Figure
 
     rows: list[dict[str, Any]] = []
+    planned: Callable[..., llm.ServingPlan] = llm.plan
     figure = Figure(figsize=(12, 4), layout="constrained")
     llm.serve(made_up(0, 4, 2, 4, 1))
     for axes, (name, config) in zip(figure.subplots(1, len(MODELS)), MODELS.items(), strict=True):
@@ -101,7 +103,7 @@ def measure_models() -> list[dict[str, Any]]:
         for fleet in FLEETS:
             front, front_s = timed(llm.frontier, model, fleet)
             for objective, unit in (("throughput", 1.0), ("requests", float(model.workload.decode_steps))):
-                plan, seconds = timed(llm.plan, model, Hardware.preset(fleet), objective=objective)
+                plan, seconds = timed(planned, model, Hardware.preset(fleet), objective=objective)
                 rules = {rule: value for rule, value in plan.baselines.items() if rule != "two pools"}
                 best = max(rules, key=lambda rule: rules[rule]) if rules else ""
                 rows.append(
