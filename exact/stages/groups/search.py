@@ -231,10 +231,11 @@ class GroupSearch:
             problem.row_indptr, *columns, problem.sync_indptr, problem.sync_s, structure.pred_indptr, structure.pred,
             structure.succ_indptr, structure.succ, structure.order, bit_of,
         )  # fmt: skip
-        strides = np.cumprod(np.append(1, problem.counts[:0:-1] + 1))
-        self._strides, self._worth = np.roll(strides[::-1], 0), worth_of_kinds(problem)
+        sizes = problem.counts[1:] + 1
+        self._stride = np.append(0, np.cumprod(np.append(1, sizes))[:-1])[: len(problem.counts)]
+        self._cells, self._worth = int(sizes.prod()), worth_of_kinds(problem)
         self.labels = np.zeros(
-            (64 + max(2, 64 // int(strides[-1])) * int(strides[-1]) * (problem.most_replicas + 2), LABEL_COLUMNS + len(strides)), np.int64
+            (max(2, 64 // self._cells) * self._cells * (problem.most_replicas + 2), LABEL_COLUMNS), np.int64
         )
 
     def limits(self, more_bytes: float | FloatArray = 0.0) -> GroupLimits:
@@ -248,11 +249,10 @@ class GroupSearch:
         problem = self.problem
         index_of = np.searchsorted(problem.replicas, np.arange(problem.num_devices + 1))
         return GroupLimits(
-            problem.degrees, _worth(problem), problem.kind, problem.counts, self._worth, self._strides,
-            int(problem.counts @ self._worth),
-            problem.replicas, problem.gradient_share, index_of, problem.num_devices, problem.most_replicas,
-            (problem.memory_bytes + more_bytes) * CAPACITY_SLACK, problem.microbatches,
-            _FLYING[problem.in_flight],
+            problem.degrees, problem.kind, _worth(problem), problem.counts, self._stride, self._worth,
+            int(problem.counts @ self._worth), self._cells, problem.replicas, problem.gradient_share, index_of,
+            problem.num_devices, problem.most_replicas, (problem.memory_bytes + more_bytes) * CAPACITY_SLACK,
+            problem.microbatches, _FLYING[problem.in_flight],
         )  # fmt: skip
 
     def run(self, limit: float, budget: Budget, more_bytes: float | FloatArray = 0.0) -> GroupPass:
@@ -275,9 +275,8 @@ class GroupSearch:
         fewest, steps = counted
         if fewest[p - 1] > limits.all_worth:
             return GroupPass(None, True, False, steps)
-        ends, least = np.zeros(p + 1, np.int64), np.zeros((p, self.labels.shape[1]), np.int64)
-        self.labels[0] = 0
-        self.labels[0, 2:LABEL_COLUMNS] = -1
+        ends, least = np.zeros(p + 1, np.int64), np.zeros(p, np.int64)
+        self.labels[0] = (0, 0, -1, -1, -1, -1, 0)
         ends[p - 1] = 1
         at, unknown = p - 2, 0
         while at >= 0:
@@ -297,7 +296,7 @@ class GroupSearch:
         return GroupPass(self._plan(int(ends[1]), limit, limits), unknown == 0, False, steps)
 
     def fewest(self, limit: float, limits: GroupLimits, budget: Budget) -> tuple[IntArray, int] | None:
-        """Return (p,) worth of devices that each ideal takes at least within a threshold, and the steps; None: out of time.
+        """Return (p,) worth of devices that each ideal takes at least within a threshold, and the steps; None: no time.
 
         Parameters
         ----------
@@ -322,7 +321,7 @@ class GroupSearch:
         stage, row = np.zeros(problem.num_nodes, np.int64), np.zeros(problem.num_nodes, np.int64)
         degree, replicas, i = list[int](), list[int](), 0
         while self.labels[label, 2] >= 0:
-            _, behind, j, following, c, d = self.labels[label, :LABEL_COLUMNS].tolist()
+            _, behind, j, following, c, d, _ = self.labels[label].tolist()
             count = gather(i, j, c, table.crossings.bits, self.variants, rows)
             inside = rows.node[:count]
             stage[inside] = len(degree)

@@ -83,10 +83,12 @@ def lower_groups(graph: Graph, hardware: Hardware, rules: GroupRules) -> Lowered
         row_indptr=columns["row_indptr"].astype(np.int64),
         time_s=columns["time_s"],
         gradient_s=gradient,
-        gradient_share=np.stack([
-            _gradient_shares(rules, t, replicas, blocks_of([u for u, m in forms if m == k], kinds[k]), inner[k])
-            for t, k in forms
-        ]),
+        gradient_share=np.stack(
+            [
+                _gradient_shares(rules, t, replicas, blocks_of([u for u, m in forms if m == k], kinds[k]), inner[k])
+                for t, k in forms
+            ]
+        ),
         held_bytes=columns["held_bytes"],
         fixed_bytes=columns["fixed_bytes"],
         shared_bytes=columns["shared_bytes"],

@@ -37,7 +37,9 @@ def group_parts(
     for k, of_kind in enumerate(kinds_of(hardware)):
         mine = np.flatnonzero(problem.kind[plan.degree] == k)
         blocks = blocks_of(problem.degrees[problem.kind == k].tolist(), of_kind)
-        devices |= _devices(dict(zip(mine.tolist(), (degrees * plan.replicas)[mine].tolist())), blocks, of_kind)
+        devices |= _devices(
+            dict(zip(mine.tolist(), (degrees * plan.replicas)[mine].tolist(), strict=True)), blocks, of_kind
+        )
     structure = problem.structure
     tensor_of = np.repeat(np.arange(structure.num_tensors), np.diff(structure.tensor_indptr))
     made = plan.stage[structure.tensor_src][tensor_of]

@@ -275,7 +275,7 @@ _FINEST = 60
 
 
 def worth_of_kinds(problem: GroupProblem) -> IntArray:
-    """Return (k,) whole numbers, about as the speeds of kinds: with any, work and devices can be held against each other.
+    """Return (k,) whole numbers, about as the speeds of kinds; with any, sums of work over those of devices are bounds.
 
     Parameters
     ----------
@@ -284,7 +284,7 @@ def worth_of_kinds(problem: GroupProblem) -> IntArray:
     """
     time, there = least_of_rows(problem, problem.time_s)
     each = np.where(there, time * problem.degrees[:, None], np.inf)
-    own = np.stack([each[problem.kind == k].min(axis=0) for k in range(len(problem.counts))])
+    own = np.stack([each[problem.kind == k].min(axis=0, initial=np.inf) for k in range(len(problem.counts))])
     best = own.min(axis=0)
     speed = np.divide(best, own, out=np.ones_like(own), where=own > 0.0)
     worth = np.maximum(1, np.rint(_FINEST * speed.mean(axis=1))).astype(np.int64)
