@@ -644,7 +644,7 @@ def group_pass(
                 continue
             # Every stage to here takes devices of so much worth, and leads to more replicas than the fewest there.
             gain = room - least[j]
-            if limits.num_cells == 1:
+            if len(limits.counts) == 1:
                 gain = best[0, min(labels[begin, 1] + 1, limits.most_replicas)] - 1 - least[j]
             if gain < 1 or (sums.devices_s[j] - sums.devices_s[i]) * (1.0 - 1e-9) > gain * limit:
                 continue
@@ -669,7 +669,7 @@ def group_pass(
                     continue
                 fewest_behind = min(labels[begin, 1] + limits.replicas[at], limits.most_replicas)
                 if limits.worth[c] * limits.replicas[at] > gain or (
-                    limits.num_cells == 1 and best[0, fewest_behind] <= least[j] + t * limits.replicas[at]
+                    len(limits.counts) == 1 and best[0, fewest_behind] <= least[j] + t * limits.replicas[at]
                 ):
                     continue
                 count, asked_d, asked_y, answer = -1, -1, -1, 0

@@ -139,6 +139,25 @@ def test_the_search_is_exact(
     assert all(value is None or value >= known * (1 - 1e-9) for value in plan.baselines.values())
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_each_kind_alone_is_a_baseline(seed: int) -> None:
+    """On a chain it is what a cluster of that kind alone gives, whichever kind is first."""
+    draw = np.random.default_rng(seed)
+    ops = []
+    for v in range(6):
+        slow = {f"k{i}": float(draw.integers(1, 9)) for i in range(2)}
+        ops.append((f"o{v}", {"menu": {1: [{"time_s": slow, "fixed_bytes": float(draw.integers(0, 4))}]}}))
+    graph = rlinit.Graph.build(ops, [(f"o{v}", f"o{v + 1}", 1.0) for v in range(5)])
+    whole = cluster(6, 2, 8.0, 1.0, 2)
+    plan = rlinit.schedule(graph, whole, **AUTO, microbatches=4)
+    for k in range(2):
+        row = [i for i, device in enumerate(whole.devices) if device.kind == f"k{k}"]
+        rates = np.full((3, 3), whole.bandwidth.min())  # tensors go at the slowest link of all
+        alone = Hardware(tuple(whole.devices[i] for i in row), rates, whole.latency_s[np.ix_(row, row)])
+        found = rlinit.schedule(graph, alone, **AUTO, microbatches=4)
+        assert plan.baselines[f"k{k} alone"] == (pytest.approx(found.value) if found.values else None)
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 6), st.floats(0.0, 30.0), st.floats(0.0, 30.0))
 def test_variants_are_chosen_exactly(seed: int, k: int, most_cost: float, most_size: float) -> None:
