@@ -83,7 +83,12 @@ def unlike() -> list[dict[str, Any]]:
         asked: dict[str, Any] = {"microbatches": batch, "replicas": "auto", "tensor_parallel": "auto"}
         asked |= {"training": training, "recompute": "auto", "zero": 1} if training else {"objective": "decode"}
         plan, seconds = _planned(model, cluster, asked)
-        row = {"model": name, "cluster": cluster, "for": "training" if training else "answers", "status": plan.status}
+        row: dict[str, Any] = {
+            "model": name,
+            "cluster": cluster,
+            "for": "training" if training else "answers",
+            "status": plan.status,
+        }
         row |= {"value": plan.values and plan.value, "bound": plan.bounds and plan.bound, "seconds": seconds}
         alone = [value for rule, value in plan.baselines.items() if rule.endswith(" alone") and value is not None]
         row |= {"best kind alone": min(alone, default=None), "uniform": plan.baselines.get("uniform")}

@@ -230,7 +230,7 @@ def test_hardware_and_weights_must_do() -> None:
         llm.plan(model, Hardware.mesh([Device("a"), Device("b")], 1e9), replicas="auto")
     with pytest.raises(InvalidConfig, match="training takes bf16"):
         llm.plan(llm.load(LLAMA, dtype="int4"), "2xa100", training="1f1b", microbatches=2)
+    pair = Hardware.preset("2xa100")
+    mixed = replace(pair, devices=(pair.devices[0], replace(pair.devices[1], memory_bytes=9e9)))
     with pytest.raises(InvalidHardware, match="differ"):
-        pair = Hardware.preset("2xa100")
-        other = replace(pair.devices[1], memory_bytes=1e9)
-        llm.plan(model, replace(pair, devices=(pair.devices[0], other)), replicas="auto")
+        llm.plan(model, mixed, replicas="auto")

@@ -561,6 +561,23 @@ def fewest_devices(
 
 
 @njit(cache=True, nogil=True)
+def _rows_for(variants: VariantArrays, num_forms: int) -> StageRows:
+    """Return room for the rows of any stage."""
+    n, most = len(variants.bit_of), 0
+    for a in range(num_forms):
+        most = max(most, variants.row_indptr[(a + 1) * n] - variants.row_indptr[a * n])
+    return new_rows(n, most)
+
+
+@njit(cache=True, nogil=True)
+def _used(devices: int, cell: int, k: int, limits: GroupLimits) -> int:
+    """Return the devices of a kind that a label has, from those of the first kind and the cell."""
+    if k == 0:
+        return devices
+    return int(cell // limits.stride[k] % (limits.counts[k] + 1))
+
+
+@njit(cache=True, nogil=True)
 def _note(best: IntArray, came: IntArray, devices: int, behind: int, j: int, label: int, c: int, d: int) -> None:
     """Take a label where none of its cell with as few replicas has as few devices."""
     for s in range(behind, len(best)):
@@ -611,18 +628,12 @@ def group_pass(
     least
         (p,) least worth of devices of the labels of each ideal above `last`.
     """
-    p, num_degrees = len(ends) - 1, len(limits.degrees)
-    border = new_border(variants, p)
-    around = np.zeros(len(limits.degrees))
-    most_rows = 0
-    for a in range(num_degrees):
-        n = len(variants.bit_of)
-        most_rows = max(most_rows, variants.row_indptr[(a + 1) * n] - variants.row_indptr[a * n])
-    rows = new_rows(len(variants.bit_of), most_rows)
+    p, num_degrees, alike = len(ends) - 1, len(limits.degrees), len(limits.counts) == 1
+    border, around = new_border(variants, p), np.zeros(len(limits.degrees))
+    rows = _rows_for(variants, num_degrees)
     best = np.empty((limits.num_cells, limits.most_replicas + 1), np.int64)
     came = np.zeros((limits.num_cells, limits.most_replicas + 1, 4), np.int64)
-    met, unknown = 0, 0
-    i = last
+    met, unknown, i = 0, 0, last
     while i >= 0:
         size = ends[i + 1]  # labels of larger ideals end here
         if met > quota or size + best.size > len(labels):
@@ -630,8 +641,7 @@ def group_pass(
         before = max(fewest[i], np.int64(np.ceil(sums.devices_bytes[i] / limits.memory.max() * (1.0 - 1e-9))))
         room = limits.all_worth - before
         if room < 0:
-            ends[i] = size
-            i -= 1
+            ends[i], i = size, i - 1
             continue
         none = min(limits.counts[0], room // limits.kind_worth[0]) + 1
         best.fill(none)
@@ -643,9 +653,8 @@ def group_pass(
             if begin == end:
                 continue
             # Every stage to here takes devices of so much worth, and leads to more replicas than the fewest there.
-            gain = room - least[j]
-            if len(limits.counts) == 1:
-                gain = best[0, min(labels[begin, 1] + 1, limits.most_replicas)] - 1 - least[j]
+            least_behind = min(labels[begin, 1] + 1, limits.most_replicas)
+            gain = (best[0, least_behind] - 1 if alike else room) - least[j]
             if gain < 1 or (sums.devices_s[j] - sums.devices_s[i]) * (1.0 - 1e-9) > gain * limit:
                 continue
             flying = in_flight(labels[begin, 1] + limits.replicas[-1], limits.replicas[-1], limits)
@@ -669,13 +678,13 @@ def group_pass(
                     continue
                 fewest_behind = min(labels[begin, 1] + limits.replicas[at], limits.most_replicas)
                 if limits.worth[c] * limits.replicas[at] > gain or (
-                    len(limits.counts) == 1 and best[0, fewest_behind] <= least[j] + t * limits.replicas[at]
+                    alike and best[0, fewest_behind] <= least[j] + t * limits.replicas[at]
                 ):
                     continue
                 count, asked_d, asked_y, answer = -1, -1, -1, 0
                 for label in range(begin, end):
                     devices, behind, cell = labels[label, 0], labels[label, 1], labels[label, 6]
-                    left = limits.counts[k] - (devices if k == 0 else cell // limits.stride[k] % (limits.counts[k] + 1))
+                    left = limits.counts[k] - _used(devices, cell, k, limits)
                     while True:
                         met += 1
                         at = fitting_replicas(at, behind, i, j, c, work, gradient, limit, sums, limits)
@@ -721,7 +730,7 @@ def _kept(
         for cell in range(len(best)):
             worth = 0
             for k in range(1, len(limits.counts)):
-                count = cell // limits.stride[k] % (limits.counts[k] + 1)
+                count = _used(0, cell, k, limits)
                 worth += count * limits.kind_worth[k]
                 if count > 0:
                     fewest[cell] = min(fewest[cell], fewest[cell - limits.stride[k]])
