@@ -30,7 +30,8 @@ class Variant:
     name
         What the variant is called, such as ``recomputed``; unique among those of its op and degree.
     time_s
-        Seconds of a micro-batch, communication inside the group counted: forward and backward together in training.
+        Seconds of a micro-batch, communication inside the group counted: forward and backward together in training. Of
+        all devices, or by their kind: on kinds that are not named there is no such variant.
     param_bytes
         Bytes of the parameters, which replicas send each other as gradients.
     held_bytes, fixed_bytes
@@ -42,7 +43,7 @@ class Variant:
     """
 
     name: str
-    time_s: float
+    time_s: float | Mapping[str, float]
     param_bytes: float = 0.0
     held_bytes: float = 0.0
     fixed_bytes: float = 0.0
@@ -51,7 +52,7 @@ class Variant:
 
 
 SIZES = ("time_s", "param_bytes", "held_bytes", "fixed_bytes", "shared_bytes")
-"""Figures of a variant that are one number."""
+"""Figures of a variant, the first of them one number or by kind of device, the others one number."""
 
 _KEYS = ("name", *SIZES, "sync_bytes")
 
@@ -174,7 +175,15 @@ def _plain_variant(what: str, row: Any) -> dict[str, Any]:
             raise InvalidGraph(f"{what}: unknown field {key!r}{closest(str(key), _KEYS)} (expected {', '.join(_KEYS)})")
     name = row.get("name", "plain")
     check_name(f"{what}: name", name, InvalidGraph)
-    sizes = {key: check_number(f"{what}: {key} of {name!r}", row.get(key, 0.0), InvalidGraph) for key in SIZES}
+    sizes: dict[str, Any] = {
+        key: check_number(f"{what}: {key} of {name!r}", row.get(key, 0.0), InvalidGraph) for key in SIZES[1:]
+    }
+    time, said = row["time_s"], f"{what}: time_s of {name!r}"
+    if isinstance(time, Mapping) and time:
+        seconds = {str(kind): check_number(f"{said} on {kind!r}", time[kind], InvalidGraph) for kind in sorted(time)}
+        sizes = {"time_s": seconds, **sizes}
+    else:
+        sizes = {"time_s": check_number(said, time, InvalidGraph), **sizes}
     sync = row.get("sync_bytes", {})
     if not isinstance(sync, Mapping):
         raise InvalidGraph(f"{what}: sync_bytes of {name!r} is {str(sync)[:40]!r}; expected neighbour -> bytes")
@@ -182,7 +191,7 @@ def _plain_variant(what: str, row: Any) -> dict[str, Any]:
         str(op): check_number(f"{what}: sync_bytes of {name!r} to {str(op)!r}", size, InvalidGraph)
         for op, size in sorted(sync.items(), key=lambda pair: str(pair[0]))
     }
-    kept: dict[str, Any] = {key: size for key, size in sizes.items() if key == "time_s" or size}
+    kept = {key: size for key, size in sizes.items() if key == "time_s" or size}
     named = {op: size for op, size in bytes_of.items() if size}
     return {"name": name, **kept, **({"sync_bytes": named} if named else {})}
 

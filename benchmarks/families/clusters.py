@@ -17,6 +17,7 @@ models, MLSys 2023.
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 from benchmarks.record import median_seconds, print_table, save, take_no_options
@@ -38,6 +39,9 @@ MODELS = {
 TOKENS = 4096
 CLUSTERS = {"8x8xa100-80g": 512, "64x8xa100-80g": 1024}
 """Name -> sequences of a batch: about 2 and 4 million tokens."""
+
+UNLIKE = {"2x8xa100-80g+2x8xl4": 64, "4x8xh100+4x8xa100-80g": 256, "2x8xh100+2x8xa100-80g+2x8xl4": 128}
+"""Name of a cluster of several kinds of nodes -> micro-batches."""
 
 MEASURED = {
     "22B": (6144, 48, 64, 8, 1, 4, 4, 1.10),
@@ -68,6 +72,28 @@ def plans() -> list[dict[str, Any]]:
             row |= {"tokens/s/GPU": TOKENS / plan.value / gpus if gpus else 0.0}
             row["stages"] = ", ".join(f"{use.replicas}x{use.tensor_parallel}" for use in plan.stages)
             rows.append(row | {rule: value or plan.baseline_notes[rule] for rule, value in plan.baselines.items()})
+    return rows
+
+
+def unlike() -> list[dict[str, Any]]:
+    """Plan every model on clusters of several kinds of nodes, in training and for answers."""
+    rows = []
+    for (name, config), (cluster, batch), training in product(MODELS.items(), UNLIKE.items(), ("1f1b", None)):
+        model = llm.load(config, context=TOKENS)
+        asked: dict[str, Any] = {"microbatches": batch, "replicas": "auto", "tensor_parallel": "auto"}
+        asked |= {"training": training, "recompute": "auto", "zero": 1} if training else {"objective": "decode"}
+        plan, seconds = _planned(model, cluster, asked)
+        row: dict[str, Any] = {
+            "model": name,
+            "cluster": cluster,
+            "for": "training" if training else "answers",
+            "status": plan.status,
+        }
+        row |= {"value": plan.values and plan.value, "bound": plan.bounds and plan.bound, "seconds": seconds}
+        alone = [value for rule, value in plan.baselines.items() if rule.endswith(" alone") and value is not None]
+        row |= {"best kind alone": min(alone, default=None), "uniform": plan.baselines.get("uniform")}
+        used = ((one.device.rpartition("-")[0], one.replicas, one.tensor_parallel) for one in plan.stages)
+        rows.append(row | {"stages": ", ".join(f"{kind} {d}x{t}" for kind, d, t in used)})
     return rows
 
 
@@ -102,10 +128,10 @@ def measurements() -> list[dict[str, Any]]:
 def main() -> None:
     """Measure, print and store."""
     take_no_options(__doc__)
-    rows, checked = plans(), measurements()
-    for title, table in (("plans", rows), ("steps that were measured", checked)):
+    rows, mixed, checked = plans(), unlike(), measurements()
+    for title, table in (("plans", rows), ("unlike nodes", mixed), ("steps that were measured", checked)):
         print_table(title, list(table[0]), (row.values() for row in table))
-    save("clusters", rows, steps_that_were_measured=checked)
+    save("clusters", rows, unlike_nodes=mixed, steps_that_were_measured=checked)
 
 
 if __name__ == "__main__":

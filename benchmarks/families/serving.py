@@ -3,21 +3,24 @@
     python -m benchmarks.families.serving fleets
     python -m benchmarks.families.serving models
 
-``fleets``: made-up machines of three to eight kinds, one network or two that slow links join (so many tokens a second
-as 5% of what all machines could serve, a pair). ``models``: three language models on three sets of machines from the
-cost model, against the rules of exo and Petals, replicas and one machine; the picture has the fronts. Limits and
-seconds are the processor's.
+``fleets``: the published ones that are at hand, and made-up machines of three to eight kinds, one network or two that
+slow links join (so many tokens a second as 5% of what all machines could serve, a pair). ``models``: three language
+models on three sets of machines from the cost model, tokens a second of decoding and requests a second with their
+prompts, against the rules of exo and Petals, replicas, one machine, and one pool for prompts and answers; the picture
+has the fronts of decoding. Limits and seconds are the processor's.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from benchmarks.record import count_processor_time, measure_part, save_figure, timed
+from benchmarks.record import RESULTS, count_processor_time, measure_part, save_figure, timed
 from rlinit import llm
+from rlinit.datasets.published.location import instances_root
 from rlinit.hardware import Hardware
 
 MADE_UP = (
@@ -67,15 +70,19 @@ def made_up(seed: int, layers: int, kinds: int, devices: int, networks: int, slo
 
 
 def measure_fleets() -> list[dict[str, Any]]:
-    """Return a row for each made-up fleet."""
+    """Return a row for each fleet."""
     rows = []
     llm.serve(made_up(0, 4, 2, 4, 1))
-    for seed, (layers, kinds, devices, networks) in enumerate(MADE_UP):
-        limit = 30.0 if devices >= 100 else 10.0
-        plan, seconds = timed(llm.serve, made_up(seed, layers, kinds, devices, networks), time_limit_s=limit)
+    files = sorted(((instances_root() or RESULTS) / "serving").glob("*.json"))
+    fleets = [(path.stem, llm.load_fleet(path)) for path in files]
+    fleets += [(f"made up {seed}", made_up(seed, *shape)) for seed, shape in enumerate(MADE_UP)]
+    for name, fleet in fleets:
+        limit, kinds = 30.0 if len(fleet.devices) >= 100 else 10.0, fleet.kinds()
+        plan, seconds = timed(llm.serve, fleet, time_limit_s=limit)
         rows.append(
             {
-                "layers": layers, "kinds": kinds, "machines": devices, "networks": networks,
+                "fleet": name, "layers": fleet.layers, "kinds": len({rates.tobytes() for rates in fleet.rates}),
+                "machines": len(fleet.devices), "networks": int(kinds.networks.max()) + 1, "status": plan.status,
                 "tokens_per_s": plan.tokens_per_s, "bound": plan.bound, "gap": plan.bound / plan.tokens_per_s - 1,
                 "seconds": round(seconds, 2),
             }
@@ -88,22 +95,26 @@ def measure_models() -> list[dict[str, Any]]:
     from matplotlib.figure import Figure
 
     rows: list[dict[str, Any]] = []
+    planned: Callable[..., llm.ServingPlan] = llm.plan
     figure = Figure(figsize=(12, 4), layout="constrained")
     llm.serve(made_up(0, 4, 2, 4, 1))
     for axes, (name, config) in zip(figure.subplots(1, len(MODELS)), MODELS.items(), strict=True):
         model = llm.load(config, prompt=512, output=128, dtype="int4/fp16" if name != "llama-3-70b" else "fp16")
         for fleet in FLEETS:
-            plan, seconds = timed(llm.plan, model, Hardware.preset(fleet), objective="throughput")
             front, front_s = timed(llm.frontier, model, fleet)
-            rules = plan.baselines
-            best = max(rules, key=lambda rule: rules[rule]) if rules else ""
-            rows.append(
-                {
-                    "model": name, "fleet": fleet, "status": plan.status, "tokens_per_s": plan.tokens_per_s,
-                    "bound": plan.bound, "best rule": best, "its tokens_per_s": rules.get(best, 0.0),
-                    "seconds": round(seconds, 2), "front_s": round(front_s, 2), "points": len(front),
-                }
-            )  # fmt: skip
+            for objective, unit in (("throughput", 1.0), ("requests", float(model.workload.decode_steps))):
+                plan, seconds = timed(planned, model, Hardware.preset(fleet), objective=objective)
+                rules = {rule: value for rule, value in plan.baselines.items() if rule != "two pools"}
+                best = max(rules, key=lambda rule: rules[rule]) if rules else ""
+                rows.append(
+                    {
+                        "model": name, "fleet": fleet, "objective": objective, "pools": 2 if plan.prompt_layers else 1,
+                        "value": plan.tokens_per_s / unit, "bound": plan.bound / unit,
+                        "gap": plan.bound / plan.tokens_per_s - 1 if plan.tokens_per_s else math.inf,
+                        "best rule": best, "its value": rules.get(best, 0.0) / unit, "seconds": round(seconds, 2),
+                        "front_s": round(front_s, 2), "points": len(front),
+                    }
+                )  # fmt: skip
             axes.plot([one.latency_s for one in front], [one.tokens_per_s for one in front], "o-", label=fleet)
         axes.set(title=name, xlabel="seconds of a pass", ylabel="tokens a second", xscale="log", yscale="log")
         axes.legend(fontsize=7)

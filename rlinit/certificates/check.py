@@ -36,11 +36,12 @@ quantum     one of the above, raised to the next multiple of what divides every 
 states      (stages) every set of ops that whole stages below the threshold can reach is listed by number of stages,
             and the set of all ops is not among them; an op without weight at an end of the graph is joined to its only
             neighbour, which some best schedule does
-area        (stages of several devices) all devices together are busy for the best options of all ops
-groups      (stages of several devices) rows of stages below the threshold, from the last one on, are told by the ops
-            that are left, devices and replicas; fewer of both are no worse, for more devices are left then and no more
-            micro-batches in flight; options of ops are chosen exactly. No row is whole. Without a threshold, none that
-            fits is: there is no schedule
+area        (stages of several devices) all devices together are busy for the best options of all ops, where seconds and
+            devices of a kind may have any weight
+groups      (stages of several devices) rows of stages below the threshold, from the last one on, are described by the
+            ops that are left, devices of each kind and replicas; fewer of all are no worse, for more devices are left
+            then and no more micro-batches in flight; options of ops are chosen exactly. No row is whole. Without a
+            threshold, none that fits is: there is no schedule
 tree        (latency) schedules below the threshold, split by the device of an op and by which of two ops is first; what
             each case leaves open is empty, or contradicts a sum of rows with multipliers >= 0. First may come lags:
             the least time between two ops for each pair of their devices, by trees over the ops between them alone
@@ -97,7 +98,7 @@ from collections.abc import Callable, Iterator
 from copy import copy as shallow
 from fractions import Fraction
 from itertools import accumulate, chain, pairwise, product
-from operator import le
+from operator import le, mul
 from typing import Any, NamedTuple, NoReturn
 
 ROUNDING = Fraction(1, 10**9)
@@ -2114,7 +2115,10 @@ class Option(NamedTuple):
 
 
 class Groups:
-    """Stages of several devices as a plan asks for them: degrees, replicas, options of ops, and what a stage takes.
+    """Stages of several devices as a plan asks for them: forms, replicas, options of ops, and what a stage takes.
+
+    A form is a degree t and a kind of devices, by its number; all devices of a stage are of one kind, and so are nodes,
+    blocks, and rates of gathers and exchanges. Tensors take the slowest link of all.
 
     With t devices in each of d replicas, and y micro-batches in flight, a stage of some options takes
 
@@ -2132,8 +2136,13 @@ class Groups:
         sound = self.training in ("", "gpipe", "1f1b") and self.recompute in ("none", "auto", "all")
         sound = sound and self.volumes in ("ring", "zero2", "zero3", "server") and self.uniform in (True, False)
         need(sound, "groups ask for an unknown way of training, recomputing or exchanging")
-        alike = [{**row, "name": "", "node": ""} for row in devices]
-        need(all(row == alike[0] for row in alike), "stages of several devices need devices that are alike")
+        places = defaultdict[Any, list[int]](list)
+        for i, row in enumerate(devices):
+            places[row.get("kind", "")].append(i)
+        alike = [[{**devices[i], "name": "", "node": ""} for i in mine] for mine in places.values()]
+        need(all(row == rows[0] for rows in alike for row in rows), "devices of stages of one kind must be alike")
+        self.kinds, self.counts = list(places), [len(mine) for mine in places.values()]
+        self.kind_at = {i: k for k, mine in enumerate(places.values()) for i in mine}
         bound = [row["name"] for row in graph.ops if row.get("colocate") is not None or row.get("forbidden")]
         need(not bound, "ops of stages of several devices are neither colocated nor forbidden anywhere")
         self.num_devices, self.nodes = len(devices), [row.get("node", "") for row in devices]
@@ -2143,28 +2152,52 @@ class Groups:
         counts = [asked] if asked else range(1, self.most_replicas + 1)
         self.replicas = [d for d in counts if d <= self.most_replicas and self.microbatches % d == 0]
         need(self.replicas, f"{asked} replicas do not divide {self.microbatches} micro-batches")
-        node = math.gcd(*Counter(self.nodes).values())
-        self.degrees = self.degrees_of(whole(rules.get("tensor_parallel", ZERO), "tensor_parallel"), node)
-        self.blocks = [1]
-        for size in range(2, node + 1):
-            larger = [node, *(t for t in self.degrees if t > size)]
-            if size % self.blocks[-1] == 0 and all(each % size == 0 for each in larger):
-                self.blocks.append(size)
-        memory, taken = hardware.capacity(0, "memory_bytes"), rules.get("workspace_bytes", {})
-        free: Any = INF if memory is None else memory - number(devices[0], "reserve_bytes", ZERO)
-        self.room = {t: max(ZERO, free - number(taken, str(t), ZERO)) * CAPACITY for t in self.degrees}
+        asked, taken = whole(rules.get("tensor_parallel", ZERO), "tensor_parallel"), rules.get("workspace_bytes", {})
+        self.blocks: list[list[int]] = []
+        self.room: dict[tuple[int, int], Any] = {}
+        for k, mine in enumerate(places.values()):
+            node = math.gcd(*Counter(self.nodes[i] for i in mine).values())
+            degrees, blocks = self.degrees_of(asked, node), [1]
+            for size in range(2, node + 1):
+                larger = [node, *(t for t in degrees if t > size)]
+                if size % blocks[-1] == 0 and all(each % size == 0 for each in larger):
+                    blocks.append(size)
+            self.blocks.append(blocks)
+            memory = hardware.capacity(mine[0], "memory_bytes")
+            free: Any = INF if memory is None else memory - number(devices[mine[0]], "reserve_bytes", ZERO)
+            self.room |= {(t, k): max(ZERO, free - number(taken, str(t), ZERO)) * CAPACITY for t in degrees}
+        need(self.room, "no degree of a menu divides a node")
+        self.forms = sorted(self.room)
         self.passes = 2 if self.training else 1
-        self.rate, self.group_rate, self.delay = self.rates(hardware)
+        self.rate, _ = self.rates(hardware, list(range(self.num_devices)))
+        self.kind_rates = [self.rates(hardware, mine) for mine in places.values()]
+        self.delay = max({id(delay): delay for row in hardware.delay for delay in row}.values())
         self.around: list[set[str]] = [set() for _ in graph.ops]
         for u, v, _ in graph.edges:
             self.around[u].add(graph.names[v])
             self.around[v].add(graph.names[u])
-        self.options = [{t: self.options_of(v, t) for t in self.degrees} for v in range(len(graph.ops))]
+        self.options = [{form: self.options_of(v, *form) for form in self.forms} for v in range(len(graph.ops))]
         need(all(isinstance(node, str) for node in self.nodes), "a node is no text")
         for v, row in enumerate(graph.ops):
             for rows in row["menu"].values():  # at degrees that do not count, too
-                need(rows and len({self.option(v, each).name for each in rows}) == len(rows), "variants are not unique")
+                names = {self.option(v, each, k).name for each in rows for k in range(len(self.kinds))}
+                need(rows and len(names) == len(rows), "variants are not unique")
             need(any(self.options[v].values()), f"op {graph.names[v]!r} has no variant at a degree that fits a node")
+        self.worth = self.worth_of_kinds()
+
+    def worth_of_kinds(self) -> list[int]:
+        """Return numbers about as the speeds of kinds; with any above 0, seconds and devices may be so weighted."""
+        none, speeds = None, [ZERO] * len(self.kinds)
+        for row in self.options:
+            least: list[Any] = [
+                min((t * one.time for (t, at), mine in row.items() if at == k for one in mine), default=none)
+                for k in range(len(self.kinds))
+            ]
+            best = min(time for time in least if time is not None)
+            for k, time in enumerate(least):
+                speeds[k] += ZERO if time is None else Fraction(1) if not time else best / time
+        worth = [max(1, round(60 * speed / len(self.options))) for speed in speeds]
+        return [each // math.gcd(*worth) for each in worth]
 
     def degrees_of(self, asked: int, node: int) -> list[int]:
         """Return the degrees that stages may have: that asked for, or those of the menus that divide every node.
@@ -2177,56 +2210,57 @@ class Groups:
         for t in sorted({int(t) for menu in menus for t in menu}):
             if node % t == 0 and (t == asked if asked else not fits or t % fits[-1] == 0):
                 fits.append(t)
-        need(fits, f"no degree of a menu divides nodes of {node} devices")
         return fits
 
-    def rates(self, hardware: Hardware) -> tuple[Any, Any, Any]:
-        """Return bytes a second between stages and inside a node, and seconds of latency between stages."""
-        n, own = range(self.num_devices), hardware.devices[0].get("io_bandwidth")
-        rates = {id(rate): rate for row in hardware.rate for rate in row}  # of all pairs, many of which have the same
-        rate = min(rates.values()) if own is None else rate_of(own)
+    def rates(self, hardware: Hardware, mine: list[int]) -> tuple[Any, Any]:
+        """Return bytes a second of the slowest links between some devices, and of those inside a node."""
+        own = {i: row["io_bandwidth"] for i in mine if (row := hardware.devices[i]).get("io_bandwidth") is not None}
+        pairs = [(i, j) for i in mine for j in mine if i not in own or j not in own]
+        rates = {id(hardware.rate[i][j]): hardware.rate[i][j] for i, j in pairs}  # of many pairs it is the same
+        rate = min([*rates.values(), *map(rate_of, own.values())])
         need(rate, "no path links every pair of devices")
-        if len(set(self.nodes)) in (1, len(n)):
-            rates = {0: rate}
-        else:
-            rates = {
-                id(hardware.rate[i][j]): hardware.rate[i][j] for i in n for j in n if self.nodes[i] == self.nodes[j]
-            }
-        delays = {id(delay): delay for row in hardware.delay for delay in row}
-        return rate, min(rates.values()), max(delays.values())
+        if len({self.nodes[i] for i in mine}) in (1, len(mine)):
+            return rate, rate
+        near = [(i, j) for i in mine for j in mine if self.nodes[i] == self.nodes[j]]
+        return rate, min({id(hardware.rate[i][j]): hardware.rate[i][j] for i, j in near}.values())
 
-    def options_of(self, v: int, t: int) -> list[Option]:
-        """Return the options of an op at a degree, without those that the rule for recomputing leaves out."""
+    def options_of(self, v: int, t: int, k: int) -> list[Option]:
+        """Return the options of an op in a form, without those that the rule for recomputing leaves out."""
         rows = self.graph.ops[v].get("menu", {}).get(str(t), [])
+        rows = [row for row in rows if not isinstance(row["time_s"], dict) or self.kinds[k] in row["time_s"]]
         of_kind = [row for row in rows if ("recomp" in row["name"].lower()) == (self.recompute == "all")]
-        return [self.option(v, row) for row in (rows if self.recompute == "auto" else of_kind or rows)]
+        return [self.option(v, row, k) for row in (rows if self.recompute == "auto" else of_kind or rows)]
 
-    def option(self, v: int, row: Any) -> Option:
-        """Return what a variant takes."""
+    def option(self, v: int, row: Any, k: int) -> Option:
+        """Return what a variant takes on a kind of devices; no time where it may not run there."""
         known(row, OPTION_KEYS, f"a variant of {self.graph.names[v]!r}")
         need(isinstance(row["name"], str) and "time_s" in row, "a variant has no name or no time")
         syncs = row.get("sync_bytes", {})
         need(syncs.keys() <= self.around[v], f"a variant of {self.graph.names[v]!r} gathers for no neighbour")
-        gather = {self.graph.at[w]: self.passes * over(number(syncs, w), self.group_rate) for w in syncs}
-        time, param, held, fixed, shared = (number(row, key, ZERO) for key in OPTION_SIZES)
+        gather = {self.graph.at[w]: self.passes * over(number(syncs, w), self.kind_rates[k][1]) for w in syncs}
+        times = row["time_s"] if isinstance(row["time_s"], dict) else {self.kinds[k]: row["time_s"]}
+        need(times, f"a variant of {self.graph.names[v]!r} has no time")
+        time = {kind: number(times, kind) for kind in times}.get(self.kinds[k], ZERO)
+        param, held, fixed, shared = (number(row, key, ZERO) for key in OPTION_SIZES[1:])
         return Option(row["name"], time, param, held, fixed, shared, gather)
 
-    def block(self, count: int) -> int:
-        """Return how many devices of a stage of so many stand in one node."""
-        return max(size for size in self.blocks if count % size == 0)
+    def block(self, count: int, k: int) -> int:
+        """Return how many devices of a stage of so many of a kind stand in one node."""
+        return max(size for size in self.blocks[k] if count % size == 0)
 
-    def exchange(self, t: int, d: int) -> Fraction:
-        """Return the seconds of each byte of parameters that d replicas of groups of t devices send each other.
+    def exchange(self, form: tuple[int, int], d: int) -> Fraction:
+        """Return the seconds of each byte of parameters that d replicas of a form send each other.
 
         By way of a server, with gradients and parameters there and back; in a ring once a batch; with ZeRO scattered
         after each micro-batch or gathered before each pass. A ring leaves a node by all links that it has there.
         """
-        n, rate = self.microbatches, self.group_rate
+        (t, k), n = form, self.microbatches
+        between, rate = self.kind_rates[k]
         shares = {"server": Fraction(4, n), "ring": Fraction(2, n), "zero2": Fraction(1, d) + Fraction(1, n)}
         if self.volumes == "server":
-            rate = self.rate
-        elif self.block(t * d) < t * d:
-            rate = min(rate, self.rate * Fraction(self.block(t * d), t))
+            rate = between
+        elif self.block(t * d, k) < t * d:
+            rate = min(rate, between * Fraction(self.block(t * d, k), t))
         share = shares.get(self.volumes, Fraction(3, d))
         return over((d - 1) * share, rate) if self.training else ZERO
 
@@ -2249,10 +2283,10 @@ def check_groups(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fraction,
     assignment, members = stage_members(plan, graph)
     counts = [whole(row["replicas"], "replicas", 1) for row in rows]
     degrees = [whole(row["tensor_parallel"], "tensor_parallel", 1) for row in rows]
-    check_devices(plan, problem, hardware, counts, degrees)
-    for j, (said, ops, t, d) in enumerate(zip(rows, members, degrees, counts, strict=True)):
+    kinds = check_devices(plan, problem, hardware, counts, degrees)
+    for j, (said, ops, t, d, k) in enumerate(zip(rows, members, degrees, counts, kinds, strict=True)):
         need(ops and set(said["variants"]) == {graph.names[v] for v in ops}, f"stage {j} has other ops than variants")
-        chosen = {v: option_named(said["variants"][graph.names[v]], problem, v, t) for v in ops}
+        chosen = {v: option_named(said["variants"][graph.names[v]], problem, v, (t, k)) for v in ops}
         crossing = [(u, v, x) for u, v, x in graph.edges if (assignment[u] == j) != (assignment[v] == j)]
         enter, leave = ({x for u, v, x in crossing if assignment[(u, v)[at]] == j} for at in (1, 0))
         gathers = [chosen[u].gather.get(v, ZERO) for u, v, _ in crossing if u in chosen]
@@ -2263,7 +2297,7 @@ def check_groups(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fraction,
             "in_s": [problem.moves(t, graph.tensors[x][2]) for x in enter],
             "out_s": [problem.moves(t, graph.tensors[x][2]) for x in leave],
             "sync_s": gathers,
-            "gradient_s": [one.param * problem.exchange(t, d) for one in chosen.values()],
+            "gradient_s": [one.param * problem.exchange((t, k), d) for one in chosen.values()],
         }
         use = {figure: sum(parts, ZERO) / d for figure, parts in seconds.items()}
         values.append(sum(use.values(), ZERO))
@@ -2273,52 +2307,66 @@ def check_groups(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fraction,
         for figure, true in (use | dict.fromkeys(("overflow_s", "off_cache_bytes", "activation_bytes"), ZERO)).items():
             near(said[figure], true, f"{figure} of stage {j}")
         need((said["num_ops"], said["in_flight"]) == (len(ops), y), f"stage {j} has {len(ops)} ops, {y} in flight")
-        need(use["held_bytes"] <= problem.room[t], f"a device of stage {j} holds more than its memory")
+        need(use["held_bytes"] <= problem.room[t, k], f"a device of stage {j} holds more than its memory")
     return (max(values),)
 
 
-def option_named(name: Any, problem: Groups, v: int, t: int) -> Option:
-    """Return the option of an op at a degree that has a name."""
-    for one in problem.options[v].get(t, ()):
+def option_named(name: Any, problem: Groups, v: int, form: tuple[int, int]) -> Option:
+    """Return the option of an op in a form that has a name."""
+    for one in problem.options[v].get(form, ()):
         if one.name == name:
             return one
-    raise Refuted(f"op {problem.graph.names[v]!r} may not run as {str(name)[:40]!r} at degree {t}")
+    raise Refuted(f"op {problem.graph.names[v]!r} may not run as {str(name)[:40]!r} at degree {form[0]}")
 
 
-def check_devices(plan: Any, problem: Groups, hardware: Hardware, counts: list[int], degrees: list[int]) -> None:
-    """Refute stages of other groups than may be chosen, on devices that are unknown, taken or of two nodes in one."""
-    taken = set[int]()
+def check_devices(plan: Any, problem: Groups, hardware: Hardware, counts: list[int], degrees: list[int]) -> list[int]:
+    """Return the kind of each stage; refute other groups than may be chosen, and devices unknown, taken or mixed."""
+    taken, kinds = set[int](), list[int]()
     for j, (row, t, d) in enumerate(zip(plan["stages"], degrees, counts, strict=True)):
-        need(t in problem.degrees and d in problem.replicas, f"stage {j} may not have {d} replicas of {t} devices")
         used: list[Any] = [hardware.at.get(name) for name in row["devices"]]
         need(len(used) == t * d and row["device"] in row["devices"], f"stage {j} has not {t * d} devices")
         need(None not in used and taken.isdisjoint(used) and len(set(used)) == t * d, f"devices of stage {j} are taken")
         taken |= set(used)
-        size = t if problem.volumes == "server" else problem.block(t * d)
+        k = problem.kind_at[used[0]]
+        need(all(problem.kind_at[i] == k for i in used), f"devices of stage {j} are of two kinds")
+        sound = (t, k) in problem.room and d in problem.replicas
+        need(sound, f"stage {j} may not have {d} replicas of {t} devices")
+        kinds.append(k)
+        size = t if problem.volumes == "server" else problem.block(t * d, k)
         blocks = ({problem.nodes[i] for i in used[at : at + size]} for at in range(0, t * d, size))
         need(all(len(nodes) == 1 for nodes in blocks), f"{size} devices of stage {j} that are in a node are in two")
     need(sum(counts) <= problem.microbatches, "the stages have more replicas than there are micro-batches")
     need(not problem.uniform or len({*zip(degrees, counts, strict=True)}) == 1, "the stages are not uniform")
+    return kinds
+
+
+Behind = tuple[int, ...]
+"""Replicas of stages behind a set of ops, and their devices of each kind."""
 
 
 class GroupStates:
     """What rows of stages below a threshold can be, from the last one on: states of a closed set, devices, replicas.
 
-    The set has the ops of the stages before. These may be what they like, if those behind have fewer devices and
-    replicas: as many devices are left to them, and no more micro-batches are in flight. So of the states of a set those
-    are kept of which no other has as few of both; and of the replicas of a stage before a state the fewest that it can
-    have. Ops of a set of so many seconds of devices, at their best options, take that many devices at the threshold.
+    The set has the ops of the stages before. These may be what they like, if those behind have fewer devices of each
+    kind and replicas: as many devices are left to them, and no more micro-batches are in flight. So of the states of a
+    set those are kept of which no other has as few of all; and of the replicas of a stage before a state the fewest
+    that it can have. Ops of a set of so many seconds of devices, at their best options, take that many devices at the
+    threshold, both weighted by the worth of kinds.
     """
 
-    def __init__(self, problem: Groups, threshold: Fraction | None, degrees: list[int], replicas: list[int]) -> None:
+    def __init__(
+        self, problem: Groups, threshold: Fraction | None, forms: list[tuple[int, int]], replicas: list[int]
+    ) -> None:
         graph = problem.graph
-        self.problem, self.degrees, self.replicas = problem, degrees, replicas
+        self.problem, self.forms, self.replicas = problem, forms, replicas
+        self.weights = [t * problem.worth[k] for t, k in forms]  # of one replica
+        self.worth = sum(map(mul, problem.counts, problem.worth))
         self.lattice = lattice = Lattice(graph, [[v] for v in graph.order])
         at = {v: part for part, v in enumerate(graph.order)}
-        options = [[problem.options[v][t] for t in degrees] for v in graph.order]
+        options = [[problem.options[v][form] for form in forms] for v in graph.order]
         every = [one for row in options for mine in row for one in mine]
-        moves = [[problem.moves(t, size) for _, _, size in lattice.tensors] for t in degrees]
-        exchange = [[problem.exchange(t, d) for d in replicas] for t in degrees]
+        moves = [[problem.moves(t, size) for _, _, size in lattice.tensors] for t, _ in forms]
+        exchange = [[problem.exchange(form, d) for d in replicas] for form in forms]
         if threshold is None:  # one that no stage reaches
             most = max(chain(*exchange))
             seconds = (one.time + most * one.param + sum(one.gather.values(), ZERO) for one in every)
@@ -2331,10 +2379,10 @@ class GroupStates:
         if not scale:
             raise TooLong("the times have too many digits")
         self.threshold = int(threshold * scale)
-        self.room: list[Any] = [x if x == INF else x * bytes_scale for x in (problem.room[t] for t in degrees)]
+        self.room: list[Any] = [x if x == INF else x * bytes_scale for x in (problem.room[form] for form in forms)]
         self.moves = [[int(x * scale) for x in row] for row in moves]
         self.exchange = [[int(x * scale / bytes_scale) for x in row] for row in exchange]
-        self.options: list[Any] = [  # of each part, by degree: seconds, bytes of four kinds, gathers by part
+        self.options: list[Any] = [  # of each part, by form: seconds, bytes of four kinds, gathers by part
             [
                 [
                     (int(one.time * scale), *(int(x * bytes_scale) for x in one[2:6]),
@@ -2351,51 +2399,61 @@ class GroupStates:
 
     def reach(self) -> int | None:
         """Return how many states there are; None if the set of no ops has one, so that a row of stages is whole."""
-        problem, lattice, none = self.problem, self.lattice, self.threshold * self.problem.num_devices
+        problem, lattice, none = self.problem, self.lattice, self.threshold * self.worth
         weights = [
             [
-                min((self.degrees[c] * row[0] for c, mine in enumerate(part) for row in mine), default=none)
+                min((self.weights[c] * row[0] for c, mine in enumerate(part) for row in mine), default=none)
                 for part in self.options
             ]
         ]
-        for c in range(len(self.degrees)):
+        for c in range(len(self.forms)):
             weights.append([min((row[0] for row in part[c]), default=none) for part in self.options])
             weights.append([min((row[2] + row[3] for row in part[c]), default=0) for part in self.options])
         self.figures = figures = lattice.sets(*weights)
         order = Ordered(figures, [row[0][0] for row in figures.values()], len(lattice.parts))
         pairs = sum(order.larger_than(row[2], order.all).bit_count() for row in figures.values())
-        if pairs * len(self.degrees) > MOST_STAGES:
-            raise TooLong(f"the proof looks at {pairs * len(self.degrees):,} stages, more than {MOST_STAGES:,}")
-        states, reached = {lattice.full: [(0, 0)]}, 1 << order.at[lattice.full]
+        if pairs * len(self.forms) > MOST_STAGES:
+            raise TooLong(f"the proof looks at {pairs * len(self.forms):,} stages, more than {MOST_STAGES:,}")
+        nothing: Behind = (0, *[0] * len(problem.counts))
+        states, reached = {lattice.full: [nothing]}, 1 << order.at[lattice.full]
         for ideal in sorted(figures, key=int.bit_count, reverse=True)[1:]:
             need(not problem.expired(), "the search has no time left")
-            area, best = figures[ideal][0][0], dict[int, int]()
-            spare = problem.num_devices - (area // self.threshold + 1 if ideal else 0)
+            area, best = figures[ideal][0][0], dict[Behind, int]()
+            spare = self.worth - (area // self.threshold + 1 if ideal else 0)
             found = order.larger_than(figures[ideal][2], reached & order.below(area + spare * self.threshold))
             for grown in order.listed(found):
                 self.extend(ideal, grown, spare, states[grown], best)
-            kept: list[tuple[int, int]] = []
-            for count in sorted(best):
-                if not kept or best[count] < kept[-1][0]:
-                    kept.append((best[count], count))
+            kept: list[Behind] = []
+            for key in sorted(best):
+                state = (*key, best[key])
+                # Of one kind, the last one kept has the fewest devices.
+                if not any(all(map(le, each, state)) for each in (kept[-1:] if len(key) == 1 else kept)):
+                    kept.append(state)
             if kept:
                 states[ideal] = kept
                 reached |= 1 << order.at[ideal]
         return None if 0 in states else sum(map(len, states.values()))
 
-    def extend(self, ideal: int, grown: int, spare: int, states: list[tuple[int, int]], best: dict[int, int]) -> None:
-        """Put a stage from one closed set to another before the states of the latter; best: replicas -> devices."""
+    def taken(self, state: Behind) -> int:
+        """Return the worth of the devices of a state."""
+        return sum(map(mul, state[1:], self.problem.worth))
+
+    def extend(self, ideal: int, grown: int, spare: int, states: list[Behind], best: dict[Behind, int]) -> None:
+        """Put a stage from one closed set to another before the states of the latter.
+
+        `best` has, for replicas and devices of all kinds but the last, the fewest devices of that.
+        """
         (area, *before), live_before, _ = self.figures[ideal]
         (area_after, *after), live_after, _ = self.figures[grown]
-        room, inside, tensors = spare - states[-1][0], grown & ~ideal, self.lattice.tensors
+        room, inside, tensors = spare - min(map(self.taken, states)), grown & ~ideal, self.lattice.tensors
         if area_after - area >= room * self.threshold:
             return
         crossing = [x for x in live_before if tensors[x][1] & inside]
         crossing += [x for x in live_after if inside >> tensors[x][0] & 1]
-        for c, t in enumerate(self.degrees):
+        for c, weight in enumerate(self.weights):
             least, size = after[2 * c] - before[2 * c], after[2 * c + 1] - before[2 * c + 1]
             moved = sum(self.moves[c][x] for x in crossing)
-            if least + moved < self.threshold * (room // t) and size <= self.room[c]:
+            if least + moved < self.threshold * (room // weight) and size <= self.room[c]:
                 counts = Counter(self.kind(part, c, inside) for part in places(inside))
                 kinds = [(self.kinds[at], count) for at, count in counts.items()]
                 self.place(kinds, moved, c, spare, states, best)
@@ -2416,14 +2474,12 @@ class GroupStates:
                 self.kinds.append((kept, [min(column) for column in zip(*kept, strict=True)]))
         return self.known[key]
 
-    def place(
-        self, kinds: Any, moved: int, c: int, spare: int, states: list[tuple[int, int]], best: dict[int, int]
-    ) -> None:
+    def place(self, kinds: Any, moved: int, c: int, spare: int, states: list[Behind], best: dict[Behind, int]) -> None:
         """Give a stage the fewest replicas that it can have before each of some states."""
-        t, room = self.degrees[c], self.room[c]
+        (t, k), weight, room = self.forms[c], self.weights[c], self.room[c]
         time, param, held, fixed, shared = (sum(count * least[at] for (_, least), count in kinds) for at in range(5))
         for d, exchange in zip(self.replicas, self.exchange[c], strict=True):
-            if not states or t * d > spare - states[-1][0]:
+            if not states or weight * d > spare - min(map(self.taken, states)):
                 break
             seconds = self.threshold * d - moved
             if time + exchange * param >= seconds:
@@ -2431,7 +2487,8 @@ class GroupStates:
             most_bytes = INF if room == INF else math.floor(d * room)
             endless = not held or room == INF
             fits, most, left = 0, INF if endless else (most_bytes - d * fixed - shared) // (d * held), []
-            for devices, behind in states:  # the more replicas behind, the more micro-batches in flight
+            for state in states:  # the more replicas behind, the more micro-batches in flight
+                behind, *devices = state
                 y = self.problem.flying(d, behind + d)
                 if fits < y <= most:
                     rows = [
@@ -2443,10 +2500,16 @@ class GroupStates:
                         fits = y
                     else:
                         most = y - 1
+                devices[k] += t * d
                 if y > fits:
-                    left.append((devices, behind))
-                elif devices + t * d <= spare and behind + d <= self.problem.most_replicas:
-                    best[behind + d] = min(best.get(behind + d, spare), devices + t * d)
+                    left.append(state)
+                elif (
+                    self.taken(state) + weight * d <= spare
+                    and devices[k] <= self.problem.counts[k]
+                    and behind + d <= self.problem.most_replicas
+                ):
+                    key = (behind + d, *devices[:-1])
+                    best[key] = min(best.get(key, devices[-1]), devices[-1])
             states = left
 
     def chosen(self, rows: Any, seconds: int, room: Any) -> bool:
@@ -2522,9 +2585,10 @@ class GroupStates:
 
 def group_states(problem: Groups, threshold: Fraction | None) -> int | None:
     """Return how many states rows of stages below a threshold have; None if one is whole. Without: of all that fit."""
-    cases = [(problem.degrees, problem.replicas)]
+    cases = [(problem.forms, problem.replicas)]
     if problem.uniform:
-        cases = [([t], [d]) for t in problem.degrees for d in problem.replicas]
+        degrees = sorted({t for t, _ in problem.forms})
+        cases = [([form for form in problem.forms if form[0] == t], [d]) for t in degrees for d in problem.replicas]
     counts = [GroupStates(problem, threshold, *case).reach() for case in cases]
     return None if None in counts else sum(count for count in counts if count)
 
@@ -2540,9 +2604,10 @@ def prove_groups(proof: Any, problem: Groups) -> Fraction:
 
 
 def prove_area(proof: Any, problem: Groups) -> Fraction:
-    """Return the seconds that all devices together are busy at least, shared by all."""
-    least = (min(t * one.time for t, mine in row.items() for one in mine) for row in problem.options)
-    return sum(least, ZERO) / problem.num_devices
+    """Return the seconds that all devices together are busy at least, shared by all, both weighted by their worth."""
+    worth = problem.worth
+    least = (min(t * worth[k] * one.time for (t, k), mine in row.items() for one in mine) for row in problem.options)
+    return sum(least, ZERO) / Fraction(sum(map(mul, problem.counts, worth)))
 
 
 GROUP_PROOFS: dict[str, Callable[[Any, Groups], Fraction]] = {

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import numpy as np
+
 from rlinit.checker.stages import check_stage, size_of
 from rlinit.checker.tolerances import OVERFULL
 from rlinit.errors import InvalidPlan
@@ -43,13 +45,18 @@ def check_groups(plan: Plan, graph: Graph, hardware: Hardware) -> tuple[float, .
         if stage[graph.names[u]] > stage[graph.names[v]]:
             raise InvalidPlan(f"the edge from {graph.names[u]!r} to {graph.names[v]!r} runs backwards")
     _check_devices(plan, rules, hardware)
-    rate = min(min(hardware.io_bandwidth(i)) for i in range(hardware.num_devices))
-    rates = rate, _group_rate(hardware, rate), float(hardware.latency_s.max(initial=0.0))
+    rate, delay = _slowest(hardware), float(hardware.latency_s.max(initial=0.0))
+    device_of = {device.name: device for device in hardware.devices}
+    kinds = {kind: _of_kind(hardware, kind) for kind in {device.kind for device in hardware.devices}}
+    slowest = {kind: _slowest(alike) for kind, alike in kinds.items()}
     for j, claimed in enumerate(plan.stages):
-        ring = _ring_rate(j, plan, hardware, menu, rates)
-        true = _use(j, plan, graph, (*rates, ring), menu, stage)
+        device = device_of[claimed.device]
+        alike, between = kinds[device.kind], slowest[device.kind]
+        inside = _group_rate(alike, between)
+        ring = _ring_rate(j, plan, alike, menu, (between, inside))
+        true = _use(j, plan, graph, (rate, inside, delay, ring), menu, stage, device.kind)
         check_stage(j, claimed, true)
-        device, taken = hardware.devices[0], rules.workspace_bytes.get(str(claimed.tensor_parallel), 0.0)
+        taken = rules.workspace_bytes.get(str(claimed.tensor_parallel), 0.0)
         memory = max(0.0, device.memory_bytes - device.reserve_bytes - taken)
         if true.held_bytes > memory * (1.0 + OVERFULL):
             raise InvalidPlan(
@@ -60,6 +67,7 @@ def check_groups(plan: Plan, graph: Graph, hardware: Hardware) -> tuple[float, .
 
 def _check_devices(plan: Plan, rules: GroupRules, hardware: Hardware) -> None:
     node_of = {device.name: device.node for device in hardware.devices}
+    kind_of = {device.name: device.kind for device in hardware.devices}
     used: set[str] = set()
     for j, use in enumerate(plan.stages):
         t, d = use.tensor_parallel, use.replicas
@@ -69,6 +77,8 @@ def _check_devices(plan: Plan, rules: GroupRules, hardware: Hardware) -> None:
             if name not in node_of or name in used:
                 raise InvalidPlan(f"stage {j} has device {name!r}, which is unknown or taken")
             used.add(name)
+        if len({kind_of[name] for name in use.devices}) > 1:
+            raise InvalidPlan(f"stage {j} has devices of two kinds")
         groups = (use.devices[at : at + t] for at in range(0, t * d, t))
         if any(len({node_of[name] for name in group}) > 1 for group in groups):
             raise InvalidPlan(f"a tensor group of stage {j} has devices of two nodes")
@@ -81,12 +91,31 @@ def _check_devices(plan: Plan, rules: GroupRules, hardware: Hardware) -> None:
         raise InvalidPlan("the stages have more replicas than there are micro-batches")
     if rules.uniform and len({(use.replicas, use.tensor_parallel) for use in plan.stages}) > 1:
         raise InvalidPlan("the stages differ in replicas or degree, but uniform ones were asked for")
-    if len({(d.kind, d.memory_bytes, d.slowdown) for d in hardware.devices}) > 1:
-        raise InvalidPlan("stages of several devices need devices that are alike")
+    alike = {(d.kind, d.memory_bytes, d.reserve_bytes, d.slowdown) for d in hardware.devices}
+    if len(alike) > len(set(kind_of.values())):
+        raise InvalidPlan("stages of several devices need devices that are alike, those of a kind")
+
+
+def _of_kind(hardware: Hardware, kind: str) -> Hardware:
+    """Return the devices of a kind by themselves."""
+    row = [i for i, device in enumerate(hardware.devices) if device.kind == kind]
+    links = np.ix_(row, row)
+    return Hardware(tuple(hardware.devices[i] for i in row), hardware.bandwidth[links], hardware.latency_s[links], kind)
+
+
+def _slowest(hardware: Hardware) -> float:
+    """Return the bytes a second of the slowest way in or out of a device."""
+    return min(min(hardware.io_bandwidth(i)) for i in range(hardware.num_devices))
 
 
 def _use(
-    j: int, plan: Plan, graph: Graph, rates: tuple[float, float, float, float], menu: Menu, stage: Mapping[str, int]
+    j: int,
+    plan: Plan,
+    graph: Graph,
+    rates: tuple[float, float, float, float],
+    menu: Menu,
+    stage: Mapping[str, int],
+    kind: str,
 ) -> StageUse:
     """Return what stage j does, from the definitions alone; see `rlinit.stages.groups.problem`.
 
@@ -118,7 +147,7 @@ def _use(
     flying = {"": 1, "1f1b": -(-behind // d), "gpipe": rules.microbatches // d}[rules.training]
     params = math.fsum(one.param_bytes for one in chosen.values())
     exchanged = {
-        "server": 4 * (d - 1) / (n * rate),
+        "server": 4 * (d - 1) / (n * ring),
         "ring": 2 * (d - 1) / (n * ring),
         "zero2": (d - 1) * (1 / d + 1 / n) / ring,
         "zero3": 3 * (d - 1) / (d * ring),
@@ -126,7 +155,7 @@ def _use(
     return StageUse(
         device=said.device,
         num_ops=len(inside),
-        work_s=math.fsum(one.time_s for one in chosen.values()) / d,
+        work_s=math.fsum(_seconds(op, one, kind) for op, one in chosen.items()) / d,
         in_s=passes * math.fsum(sizes[t] / at_once / rate + delay for t in enter) / d,
         out_s=passes * math.fsum(sizes[t] / at_once / rate + delay for t in leave) / d,
         overflow_s=0.0,
@@ -161,9 +190,18 @@ def _variant(menu: Menu, op: str, degree: int, name: str, recompute: str) -> Var
     raise InvalidPlan(f"op {op!r} has no variant {name!r} at degree {degree}")
 
 
-def _ring_rate(j: int, plan: Plan, hardware: Hardware, menu: Menu, rates: tuple[float, float, float]) -> float:
-    """Return the bytes a second of a ring of stage j's replicas; check that its blocks stand in nodes."""
-    between, inside, _ = rates
+def _seconds(op: str, variant: Variant, kind: str) -> float:
+    """Return the seconds of a variant on a kind of devices, which must have it."""
+    if not isinstance(variant.time_s, Mapping):
+        return variant.time_s
+    if kind not in variant.time_s:
+        raise InvalidPlan(f"op {op!r} has no variant {variant.name!r} on {kind!r}")
+    return variant.time_s[kind]
+
+
+def _ring_rate(j: int, plan: Plan, hardware: Hardware, menu: Menu, rates: tuple[float, float]) -> float:
+    """Return the bytes a second of a ring of stage j's replicas, all of a kind; check that blocks stand in nodes."""
+    between, inside = rates
     use, rules = plan.stages[j], plan.groups
     assert rules is not None
     if rules.exchange == "server" or len(hardware.nodes) == 1:

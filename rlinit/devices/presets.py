@@ -5,7 +5,8 @@ with a count before it (``2x``) and, where it matters or is known, its memory be
 ``xgmi`` among them links devices of one kind directly; ``1gbe``, ``10gbe``, ``25gbe``, ``100gbe`` say the network
 between hosts, ``ib100``, ``ib200``, ``ib400``, ``ib800`` InfiniBand of so many Gb/s for each device. Two counts
 (``8x8xa100-80g``) are nodes of a cluster and the devices of each: with direct links inside where the kind has them, and
-between them, where no network is said, InfiniBand as in the vendor's machines. ``eager`` among them says that the host
+between them, where no network is said, InfiniBand as in the vendor's machines, the slowest of those where kinds differ.
+``1x8xa100-80g+1x4xl4`` has nodes of two kinds. ``eager`` among them says that the host
 launches every op by itself, which then takes 10 us or more on a GPU; without it ops follow each other as in a replayed
 graph.
 """
@@ -95,7 +96,7 @@ def compose(name: str) -> dict[str, Any] | None:
     """
     hosts, networks, peers, eager = [], [], set(), False
     clusters = set[str]()
-    for text in name.lower().split("/"):
+    for text in _hosts_of(name):
         rows: list[dict[str, Any]] = []
         count, inside = _nodes(text)
         for token in inside.split("+"):
@@ -115,8 +116,8 @@ def compose(name: str) -> dict[str, Any] | None:
             clusters |= {row["fabric"] for row in rows}
             peers |= {row["peer"] for row in rows if sum(one["kind"] == row["kind"] for one in rows) > 1} - {None}
     check_device_count(sum(map(len, hosts)), InvalidHardware)
-    if len(clusters) == 1 and len(hosts) > 1 and not networks:
-        networks = list(clusters)
+    if clusters and len(hosts) > 1 and not networks:
+        networks = [min(clusters, key=lambda one: _NETWORKS[one])]
     if not hosts:
         return None
     if len(hosts) > 1 and len(networks) != 1:
@@ -140,6 +141,11 @@ def compose(name: str) -> dict[str, Any] | None:
         between = {"bandwidth": _NETWORKS[one], "latency_s": delay}
     kept = [{key: row[key] for key in _KEPT if row[key] is not None} for row in devices]
     return {"name": name, "device": kept, "link": links, **between}
+
+
+def _hosts_of(name: str) -> list[str]:
+    """Return the names of hosts: those between "/", and nodes with two counts that "+" joins."""
+    return re.split(r"/|\+(?=\d{1,4}x\d{1,4}x)", name.lower())
 
 
 def _nodes(text: str) -> tuple[int | None, str]:

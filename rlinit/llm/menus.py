@@ -22,7 +22,7 @@ the optimiser, what overlaps with computing, and the filling and draining of the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
 from typing import Any, Literal, NamedTuple
@@ -37,7 +37,7 @@ from rlinit.llm.architecture import Part
 from rlinit.llm.lowering import Granularity
 from rlinit.llm.model import LanguageModel, Phase, Workload
 from rlinit.llm.splitting import Share, kept_bytes, share_of
-from rlinit.stages.groups.lowering import Links, links_of
+from rlinit.stages.groups.lowering import Links, kinds_of, links_of
 from rlinit.stages.training.rules import optimizer_factor
 from rlinit.units import BITS
 
@@ -201,7 +201,7 @@ def to_graph(
     model
         From `load`. A micro-batch is `batch` sequences: in training of `context` tokens, else of a pass of `phase`.
     hardware
-        Devices that are alike, with rates.
+        Devices with rates, of which those of a kind are alike.
     training
         The schedule of a pipeline that trains; None: it answers.
     microbatches
@@ -238,22 +238,25 @@ def to_graph(
     RlinitError
         An unknown optimiser.
     """
-    device = hardware.devices[0]
+    kinds = kinds_of(hardware)
     if zero not in (0, 1, 2, 3) or isinstance(zero, bool) or (zero and training is None):
         expected = "0 to 3" if training is not None else "0 without training"
         raise InvalidConfig(f"zero is {zero!r}; expected {expected} (--zero)")
-    if device.rate(model.compute_dtype) is None or device.bytes_per_s is None:
-        raise InvalidHardware(f"device {device.name!r} has no flops_per_s for {model.compute_dtype} or no bytes_per_s")
+    for device in (of_kind.devices[0] for of_kind in kinds):
+        if device.rate(model.compute_dtype) is None or device.bytes_per_s is None:
+            raise InvalidHardware(
+                f"device {device.name!r} has no flops_per_s for {model.compute_dtype} or no bytes_per_s"
+            )
     if training is not None and BITS.get(model.weights, 0) < 16:
         raise InvalidConfig(f"weights are {model.weights}; training takes bf16, fp16 or fp32 (dtype=, --dtype)")
     batches = microbatches or hardware.num_devices
     rules = _Rules(training is not None, zero, optimizer_factor(optimizer), flash_attention, recompute, batches)
-    one = _Pass.of(model, device, phase, rules)
-    units, links, room = model.units(granularity), links_of(hardware), math.gcd(*map(len, hardware.nodes.values()))
-    offered = list(_powers(room)) if degrees is None else list(degrees)
-    groups = [_Group(t, links, model.costs.get(device.kind)) for t in offered]
+    passes = {of_kind.devices[0].kind: _Pass.of(model, of_kind.devices[0], phase, rules) for of_kind in kinds}
+    groups = {kind: list(_groups(model, of_kind, degrees)) for kind, of_kind in zip(passes, kinds, strict=True)}
+    one, units = next(iter(passes.values())), model.units(granularity)
+    offered = sorted({group.t for row in groups.values() for group in row})
     note: dict[str, Any] = {"training": training or "", "exchange": {2: "zero2", 3: "zero3"}.get(zero, "ring")}
-    note["workspace_bytes"] = {str(group.t): one.workspace_bytes(units, group.t) for group in groups}
+    note["workspace_bytes"] = {str(t): one.workspace_bytes(units, t) for t in offered}
     note |= {"tokens": one.tokens, "replicated": list(_replicated(model, offered))}
     if training is None or microbatches is not None:
         note["microbatches"] = batches
@@ -262,11 +265,31 @@ def to_graph(
     for before, (name, parts) in zip([None, *names], units, strict=False):
         alike = tuple(_figures(part) for part in parts)
         if alike not in known:
-            known[alike] = {group.t: list(one.variants(parts, group)) for group in groups}
+            known[alike] = {t: _ways(parts, t, passes, groups) for t in offered}
         menu = {t: [_gathering(row, t, before, one.cut_bytes) for row in ways] for t, ways in known[alike].items()}
         row = {"op": "layer" if parts[0].layer >= 0 else name, "out_bytes": one.cut_bytes, "menu": menu}
         rows.append((name, row if before else row | {"note": note}))
     return Graph.build(rows, list(pairwise(names)), name=model.name)
+
+
+def _groups(model: LanguageModel, of_kind: Hardware, degrees: Sequence[int] | None) -> Iterator[_Group]:
+    """Yield the groups that devices of a kind may form."""
+    links, costs = links_of(of_kind), model.costs.get(of_kind.devices[0].kind)
+    for t in _powers(math.gcd(*map(len, of_kind.nodes.values()))) if degrees is None else degrees:
+        yield _Group(t, links, costs)
+
+
+def _ways(
+    parts: tuple[Part, ...], t: int, passes: Mapping[str, _Pass], groups: Mapping[str, Sequence[_Group]]
+) -> list[dict[str, Any]]:
+    """Return the ways in which a group of t devices runs a unit, with seconds by kind where there are several."""
+    found: dict[str, dict[str, Any]] = {}
+    for kind, one in passes.items():
+        for row in (row for group in groups[kind] if group.t == t for row in one.variants(parts, group)):
+            kept = found.setdefault(row["name"], row | {"time_s": {}} if len(passes) > 1 else row)
+            if len(passes) > 1:
+                kept["time_s"][kind] = row["time_s"]
+    return list(found.values())
 
 
 def _powers(room: int) -> Iterator[int]:

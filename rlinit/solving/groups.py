@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import get_args
 
 import numpy as np
@@ -33,7 +34,7 @@ from rlinit.solving.phases import Form, Kind, Phase, Strategy
 from rlinit.solving.plans import Request
 from rlinit.stages.groups.lowering import lower_groups
 from rlinit.stages.groups.plan_fields import group_parts
-from rlinit.stages.groups.problem import GroupedStages, GroupProblem, group_value
+from rlinit.stages.groups.problem import GroupedStages, GroupProblem, group_value, least_of_rows
 from rlinit.units import format_bytes
 
 
@@ -58,21 +59,20 @@ class GroupsSearch:
 
 
 def _cases(search: GroupsSearch) -> Iterator[tuple[int, GroupProblem]]:
-    """Yield the problem, or with `uniform` that of each degree and number of replicas, and the first degree's index."""
+    """Yield the problem, or with `uniform` that of each degree and number of replicas, and its first form."""
     problem = search.incumbent.problem
     if not search.options.uniform:
         yield 0, problem
         return
-    for degree in range(len(problem.degrees)):
-        for d in problem.replicas.tolist():
-            case = restricted(problem, degree, d)
-            if not _lacks_variants(case):
-                yield degree, case
+    for degree, d in product(np.unique(problem.degrees).tolist(), problem.replicas.tolist()):
+        case = restricted(problem, degree, d)
+        if not _lacks_variants(case):
+            yield int(np.searchsorted(problem.degrees, degree)), case
 
 
 def _lacks_variants(case: GroupProblem) -> bool:
-    """Return whether some op has no variant at the one degree of a case, so that no plan has it."""
-    return bool((np.diff(case.row_indptr) == 0).any())
+    """Return whether some op has no variant in any form of a case, so that no plan has it."""
+    return not least_of_rows(case, case.time_s)[1].any(axis=0).all()
 
 
 def _solve(search: GroupsSearch, ideals: Ideals, name: str, *, all_ideals: bool) -> None:
@@ -80,15 +80,15 @@ def _solve(search: GroupsSearch, ideals: Ideals, name: str, *, all_ideals: bool)
     incumbent, bounds, complete = search.incumbent, list[float](), True
     known = incumbent.bounds[0] if incumbent.bounds else 0.0
     alone = not search.options.uniform
-    for degree, problem in _cases(search):
+    for first, problem in _cases(search):
         upper = incumbent.values[0] if incumbent.values else np.inf
         lower = max(known, area_bound(problem)) if all_ideals else area_bound(problem)
         if lower >= upper:
             bounds.append(lower)
             continue
 
-        def offer(found: GroupedStages, degree: int = degree) -> None:
-            incumbent.offer(replace(found, degree=found.degree + degree), name)
+        def offer(found: GroupedStages, first: int = first) -> None:
+            incumbent.offer(replace(found, degree=found.degree + first), name)
 
         def prove(bound: float) -> None:
             if all_ideals and alone:
@@ -110,6 +110,17 @@ def _solve(search: GroupsSearch, ideals: Ideals, name: str, *, all_ideals: bool)
 def _why(search: GroupsSearch, ideals: Ideals) -> str:
     problem, options = search.incumbent.problem, search.options
     what = f"no plan of at most {problem.num_devices} devices fits"
+    if len(problem.kinds) > 1:
+        needs = (
+            []
+            if options.uniform
+            else [
+                f"{format_bytes(size)} more on each {kind}"
+                for k, kind in enumerate(problem.kinds)
+                if (size := missing_bytes(problem, ideals, Budget(5.0), k)) is not None
+            ]
+        )
+        return f"{what} their memory" + (f"; {' or '.join(needs)} would do" if needs else "")
     missing = None if options.uniform else missing_bytes(problem, ideals, Budget(5.0))
     memory = f"each device's {format_bytes(float(problem.memory_bytes.max()))} of memory"
     return f"{what} {memory}" + (f"; {format_bytes(missing)} more would do" if missing is not None else "")
@@ -159,37 +170,49 @@ def group_baselines(search: GroupsSearch) -> list[Baseline[GroupedStages]]:
     Stages of the rules are runs of the natural order, cut as well as they can be.
     """
     problem, rows = search.incumbent.problem, list[Baseline[GroupedStages]]()
-    last = len(problem.degrees) - 1
-    divisors = problem.replicas.tolist()
-    whole = [d for d in divisors if d * int(problem.degrees[0]) <= problem.num_devices]
-    rules = {
-        "data parallel": [(0, d) for d in whole[-1:]],
-        "pipeline": [(0, 1)],
-        "tensor groups": [(last, 1)],
-        "Megatron's rule": [(last, d) for d in divisors],
-        "uniform": [(degree, d) for degree in range(last + 1) for d in divisors],
+    divisors, degrees = problem.replicas.tolist(), np.unique(problem.degrees).tolist()
+    least, last = degrees[0], degrees[-1]
+    alone = [np.where(np.arange(len(problem.counts)) == k, problem.counts, 0) for k in range(len(problem.counts))]
+    whole = [(k, d) for k, counts in enumerate(alone) for d in divisors if d * least <= counts.sum()]
+    rules: dict[str, list[GroupProblem]] = {
+        "data parallel": [
+            replace(restricted(problem, least, d), counts=np.minimum(alone[k], d * least))
+            for k, d in whole
+            if (k, d) == max(pair for pair in whole if pair[0] == k)
+        ],
+        "pipeline": [restricted(problem, least, 1)] if 1 in divisors else [],
+        "tensor groups": [restricted(problem, last, 1)] if 1 in divisors else [],
+        "Megatron's rule": [restricted(problem, last, d) for d in divisors],
+        "uniform": [restricted(problem, degree, d) for degree in degrees for d in divisors],
     }
+    if len(alone) > 1:
+        rules |= {
+            f"{kind} alone": [replace(problem, counts=counts)]
+            for kind, counts in zip(problem.kinds, alone, strict=True)
+        }
     runs = prefixes_of(problem)
     for name, cases in rules.items():
         best: GroupedStages | None = None
         value, tight = float("inf"), list[GroupProblem]()
-        for degree, d in cases:
-            case = restricted(problem, degree, d)
-            if d not in divisors or _lacks_variants(case) or search.incumbent.budget.expired:
+        for case in cases:
+            fewest = int(case.degrees[0] * case.replicas[0])
+            if _lacks_variants(case) or fewest > case.counts.max() or search.incumbent.budget.expired:
                 continue
-            if d * int(case.degrees[0]) > problem.num_devices:
-                continue
-            if name == "data parallel":
-                case = replace(case, num_devices=d * int(case.degrees[0]))
             tight.append(case)
-            least = area_bound(case)
-            if least >= value:
+            low = area_bound(case)
+            if low >= value:
                 continue
-            found = solve_groups(case, runs, lower=least, upper=value, budget=search.incumbent.budget)
+            found = solve_groups(case, runs, lower=low, upper=value, budget=search.incumbent.budget)
             if found.assignment is not None:
-                best = replace(found.assignment, degree=found.assignment.degree + degree)
+                first = (
+                    0
+                    if len(case.degrees) == len(problem.degrees)
+                    else np.searchsorted(problem.degrees, case.degrees[0])
+                )
+                best = replace(found.assignment, degree=found.assignment.degree + first)
                 value = group_value(problem, best)[0]
-        note = f"tensor degree {problem.degrees[cases[0][0]]}" if cases and name not in ("pipeline", "uniform") else ""
+        plain = name in ("pipeline", "uniform") or name.endswith(" alone")
+        note = "" if plain or not cases else f"tensor degree {cases[0].degrees[0]}"
         if best is None:
             rows.append(Baseline(name, None, None, _why_not(tight, runs, note)))
         else:

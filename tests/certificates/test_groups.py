@@ -45,13 +45,15 @@ def problem_of(graph: rlinit.Graph, hardware: Hardware, rules: dict[str, Any]) -
     st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 5), st.sampled_from([1, 2, 4, 6]),
     st.sampled_from(["", "1f1b", "gpipe"]), st.sampled_from([6.0, 15.0, 40.0, math.inf]),
     st.sampled_from([1e-9, 1.0, 1e12]), st.sampled_from(get_args(Exchange)), st.sampled_from([1, 2, 3, 5]),
+    st.sampled_from([1, 1, 2, 3]),
 )  # fmt: skip
 def test_states_prove_the_optimum_and_nothing_above(
     seed: int, n: int, devices: int, microbatches: int, training: str, memory: float, scale: float,
-    exchange: Exchange, nodes: int,
+    exchange: Exchange, nodes: int, kinds: int,
 ) -> None:  # fmt: skip
     """No row of stages is below the least of all plans, some row is below a little more, or none fits at all."""
-    graph, hardware = drawn(seed, n, scale, exchange), cluster(devices, nodes, memory, scale)
+    graph = drawn(seed, n, scale, exchange, kinds=kinds)
+    hardware = cluster(devices, nodes, memory, scale, kinds)
     taken = graph.extras[0]["note"]["workspace_bytes"]
     rules = GroupRules(training, microbatches, exchange=exchange, workspace_bytes=taken)
     try:

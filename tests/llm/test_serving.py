@@ -20,6 +20,7 @@ from rlinit.errors import InvalidConfig, InvalidPlan
 from rlinit.llm.serving.bounds import ServingBound, best_bound, coverage_bound, priced_bound
 from rlinit.llm.serving.fleets import Fleet, load_fleet
 from rlinit.llm.serving.layouts import ServingPlan, largest_flow, serve
+from tests.llm.test_exports import placed_by_llama_cpp
 
 LAYERS = 4
 
@@ -177,6 +178,30 @@ def test_what_cannot_be_served_says_what_is_missing() -> None:
     assert "hold 4 layers together, 9 are needed" in plan.message
 
 
+def held_by(server: str, row: dict[str, Any], layers: int) -> dict[str, range]:
+    """Return the layers of each device as the server reads them.
+
+    exo (pull request 2253): layers of each node in order, which add up to the model's. mlx-lm (pull request 1816):
+    rank r begins behind the layers of all ranks above it.
+    """
+    names = row["devices"]
+    if server == "exo":
+        ends = np.cumsum([0, *(row["node_layers"][name] for name in names)]).tolist()
+        assert ends[-1] == layers
+        assert row["node_layers"].keys() == set(names)
+        return {name: range(a, b) for name, a, b in zip(names, ends[:-1], ends[1:], strict=True)}
+    if server == "mlx":
+        split, ranks = row["split"], names[::-1]
+        assert sum(split) == layers
+        assert min(split) > 0
+        starts = [sum(split[rank + 1 :]) for rank in range(len(split))]
+        return {name: range(a, a + n) for name, a, n in zip(ranks, starts, split, strict=True)}
+    where = placed_by_llama_cpp(row["flags"], [*(f"blk.{layer}.ffn_up" for layer in range(layers)), "output"], layers)
+    assert where.pop("output") == names[-1]
+    held = {name: [layer for layer, device in enumerate(where.values()) if device == name] for name in names}
+    return {name: range(some[0], some[-1] + 1) for name, some in held.items()}
+
+
 def test_servers_run_chains_and_refuse_what_is_none() -> None:
     """Partitions add up to the layers, shares to one; a device of two pipelines, and overlapping spans, are refused."""
     held = {"1": 9.0, "2": 5.0}
@@ -196,6 +221,9 @@ def test_servers_run_chains_and_refuse_what_is_none() -> None:
             counts = [int(one) for one in row["environment"][f"{server.upper()}_PP_LAYER_PARTITION"].split(",")]
             assert counts == [plan.spans[name][1] - plan.spans[name][0] for name in row["devices"]]
             assert sum(counts) == 3
+    for server in ("exo", "mlx", "llama.cpp"):
+        for row in plan.to_servers(server):  # type: ignore[arg-type]
+            assert held_by(server, row, 3) == {name: range(*plan.spans[name]) for name in row["devices"]}
     spans = {"a": (0, 2), "b": (2, 3), "c": (0, 2), "d": (2, 3)}
     apart = {("source", "a"): 1.0, ("source", "c"): 1.0, ("a", "b"): 1.0, ("c", "b"): 1.0, ("b", "sink"): 2.0}
     with pytest.raises(InvalidPlan, match="'b' is not one rank of one pipeline"):
@@ -206,5 +234,5 @@ def test_servers_run_chains_and_refuse_what_is_none() -> None:
     lone = {("source", "a"): 1.0, ("a", "b"): 1.0, ("b", "sink"): 1.0}
     with pytest.raises(InvalidPlan, match="'b' is not one rank of one pipeline from layer 2"):
         replace(plan, spans={"a": (0, 2), "b": (1, 3)}, flow=lone).to_servers("sglang")
-    with pytest.raises(InvalidPlan, match="expected vllm or sglang"):
-        plan.to_servers("exo")  # type: ignore[arg-type]
+    with pytest.raises(InvalidPlan, match="expected vllm or sglang or exo"):
+        plan.to_servers("petals")  # type: ignore[arg-type]

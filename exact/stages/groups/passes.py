@@ -1,10 +1,13 @@
 """The compiled pass over pairs of ideals for stages of several devices, from the last stage to the first.
 
 Counted from the end, a stage knows how many replicas come behind it, and so how many micro-batches it has in flight.
-Under a threshold on the seconds of a stage, what is behind an ideal is told by two numbers: devices and replicas.
-Fewer of both is never worse, so that each ideal keeps the pairs that no other is below. And of the numbers of
+Under a threshold on the seconds of a stage, what is behind an ideal is described by the devices of each kind and the
+replicas. Fewer of each is never worse, so that an ideal keeps the labels that no other is below. And of the numbers of
 replicas with which a stage is within the threshold, the least is enough: more take more devices, and leave more
 micro-batches in flight to the stages before.
+
+Counts of devices of all kinds but the first are one number, the *cell*: the sum of ``stride`` times count. Bounds add
+devices of all kinds up by their worth (`rlinit.stages.groups.problem.worth_of_kinds`).
 """
 
 from __future__ import annotations
@@ -18,9 +21,9 @@ from rlinit.exact.stages.groups.variants import choose
 from rlinit.exact.stages.ideals.passes import Crossings, entering, leaving
 from rlinit.kernels.compiled import njit
 
-LABEL_COLUMNS = 6
-"""Of a label: devices, replicas, ideal at which its first stage ends, label there, degree index, replicas of the
-stage."""
+LABEL_COLUMNS = 7
+"""Of a label: devices of the first kind, replicas, ideal at which its first stage ends, label there, form, replicas of
+the stage, cell."""
 
 _ROOM = 1e-12
 """Relative room for rounding of sums of seconds and bytes."""
@@ -45,9 +48,9 @@ class GroupSums(NamedTuple):
     crossing_s
         (p, c) seconds of the tensors that leave the ideal.
     devices_s, devices_bytes
-        (p,) least seconds of devices that the nodes take, and bytes of devices that they fill, at any degree.
+        (p,) least seconds of devices that the nodes take, and bytes of devices that they fill, in any form, by worth.
     replicas_s
-        (p,) least seconds of the nodes, at any degree.
+        (p,) least seconds of the nodes, in any form.
     """
 
     time: FloatArray
@@ -122,12 +125,20 @@ class VariantArrays(NamedTuple):
 class GroupLimits(NamedTuple):
     """Degrees (c,), numbers of replicas (q,), devices, replicas of all stages, bytes (c,), and micro-batches in flight.
 
-    `share` (c, q) is `GroupProblem.gradient_share`.
+    `kind` and `worth` (c,) are those of a form and of one replica of it, `counts`, `stride` and `kind_worth` (k,) of a
+    kind of devices, of which the first has stride 0. `share` (c, q) is `GroupProblem.gradient_share`.
     `index_of` (devices + 1,) says which number of replicas is the first of at least so many, q where none is.
     `flying`: 0 for one, 1 for those of the replicas from the stage on, 2 for all of `microbatches`.
     """
 
     degrees: IntArray
+    kind: IntArray
+    worth: IntArray
+    counts: IntArray
+    stride: IntArray
+    kind_worth: IntArray
+    all_worth: int
+    num_cells: int
     replicas: IntArray
     share: FloatArray
     index_of: IntArray
@@ -497,7 +508,7 @@ def fewest_devices(
     lattice: Lattice,
     fewest: IntArray,
 ) -> tuple[int, int]:
-    """Count devices that stages within the threshold take at least to hold each ideal, from `first` on.
+    """Count the worth of devices that stages within the threshold take at least to hold each ideal, from `first` on.
 
     Variants are taken at their best in each respect, and micro-batches in flight are those of the replicas that the
     work behind takes at least. Returns the ideal that is next, and the steps; see `group_pass` for the parameters.
@@ -505,7 +516,7 @@ def fewest_devices(
     Parameters
     ----------
     fewest
-        (p,) the counts, of which those of smaller ideals are there; more than there are devices where there is no way.
+        (p,) the worth, of which that of smaller ideals is there; more than all devices are worth where there is no way.
     """
     p, met = len(fewest), 0
     border = new_border(variants, p)
@@ -513,7 +524,7 @@ def fewest_devices(
     for i in range(first, p - 1):
         if met > quota:
             return i, met
-        room = limits.num_devices - fewest[i]
+        room = limits.all_worth - fewest[i]
         if room < 0 or (sums.devices_s[p - 1] - sums.devices_s[i]) * (1.0 - 1e-9) > room * limit:
             continue
         num_edges, num_above = look_around(i, lattice, variants, border)
@@ -532,7 +543,7 @@ def fewest_devices(
                 work = sums.time[j, c] - sums.time[i, c]
                 if (
                     sums.lacking[j, c] != sums.lacking[i, c]
-                    or (work - sums.error_s[c]) * (1.0 - _ROOM) * limits.degrees[c] > gain * limit
+                    or (work - sums.error_s[c]) * (1.0 - _ROOM) * limits.worth[c] > gain * limit
                     or least_bytes(i, j, c, flying, limits.replicas[-1], sums) > limits.memory[c]
                 ):
                     continue
@@ -545,13 +556,30 @@ def fewest_devices(
                 at = first_replicas(work, gradient, limit, limits)
                 at = fitting_replicas(at, behind, i, j, c, work, gradient, limit, sums, limits)
                 if at < len(limits.replicas):
-                    fewest[j] = min(fewest[j], fewest[i] + limits.degrees[c] * limits.replicas[at])
+                    fewest[j] = min(fewest[j], fewest[i] + limits.worth[c] * limits.replicas[at])
     return p - 1, met
 
 
 @njit(cache=True, nogil=True)
+def _rows_for(variants: VariantArrays, num_forms: int) -> StageRows:
+    """Return room for the rows of any stage."""
+    n, most = len(variants.bit_of), 0
+    for a in range(num_forms):
+        most = max(most, variants.row_indptr[(a + 1) * n] - variants.row_indptr[a * n])
+    return new_rows(n, most)
+
+
+@njit(cache=True, nogil=True)
+def _used(devices: int, cell: int, k: int, limits: GroupLimits) -> int:
+    """Return the devices of a kind that a label has, from those of the first kind and the cell."""
+    if k == 0:
+        return devices
+    return int(cell // limits.stride[k] % (limits.counts[k] + 1))
+
+
+@njit(cache=True, nogil=True)
 def _note(best: IntArray, came: IntArray, devices: int, behind: int, j: int, label: int, c: int, d: int) -> None:
-    """Take a label where none with as few replicas has as few devices."""
+    """Take a label where none of its cell with as few replicas has as few devices."""
     for s in range(behind, len(best)):
         if best[s] <= devices:
             break
@@ -571,6 +599,7 @@ def group_pass(
     fewest: IntArray,
     ends: IntArray,
     labels: IntArray,
+    least: IntArray,
 ) -> tuple[int, int, int, int]:
     """Extend the labels of ideals below `last` by every stage within the threshold, from larger ideals to smaller ones.
 
@@ -591,35 +620,31 @@ def group_pass(
     lattice
         Of the ideals.
     fewest
-        (p,) devices that each ideal takes at least; see `fewest_devices`.
+        (p,) worth of devices that each ideal takes at least; see `fewest_devices`.
     ends
         (p + 1,) where each ideal's labels end; those of ideal j begin at ``ends[j + 1]``, for the largest stands first.
     labels
-        (room, 6) see `LABEL_COLUMNS`.
+        (room, 7) see `LABEL_COLUMNS`.
+    least
+        (p,) least worth of devices of the labels of each ideal above `last`.
     """
-    p, num_degrees = len(ends) - 1, len(limits.degrees)
-    border = new_border(variants, p)
-    around = np.zeros(len(limits.degrees))
-    most_rows = 0
-    for a in range(num_degrees):
-        n = len(variants.bit_of)
-        most_rows = max(most_rows, variants.row_indptr[(a + 1) * n] - variants.row_indptr[a * n])
-    rows = new_rows(len(variants.bit_of), most_rows)
-    best = np.empty(limits.most_replicas + 1, np.int64)
-    came = np.zeros((limits.most_replicas + 1, 4), np.int64)
-    met, unknown = 0, 0
-    i = last
+    p, num_degrees, alike = len(ends) - 1, len(limits.degrees), len(limits.counts) == 1
+    border, around = new_border(variants, p), np.zeros(len(limits.degrees))
+    rows = _rows_for(variants, num_degrees)
+    best = np.empty((limits.num_cells, limits.most_replicas + 1), np.int64)
+    came = np.zeros((limits.num_cells, limits.most_replicas + 1, 4), np.int64)
+    met, unknown, i = 0, 0, last
     while i >= 0:
         size = ends[i + 1]  # labels of larger ideals end here
-        if met > quota or size + limits.most_replicas + 1 > len(labels):
+        if met > quota or size + best.size > len(labels):
             return i, met, size, unknown
         before = max(fewest[i], np.int64(np.ceil(sums.devices_bytes[i] / limits.memory.max() * (1.0 - 1e-9))))
-        room = limits.num_devices - before
+        room = limits.all_worth - before
         if room < 0:
-            ends[i] = size
-            i -= 1
+            ends[i], i = size, i - 1
             continue
-        best.fill(room + 1)
+        none = min(limits.counts[0], room // limits.kind_worth[0]) + 1
+        best.fill(none)
         num_edges, num_above = look_around(i, lattice, variants, border)
         met += num_above + lattice.holders.shape[1]
         for q in range(num_above - 1, 0, -1):
@@ -627,17 +652,18 @@ def group_pass(
             begin, end = ends[j + 1], ends[j]
             if begin == end:
                 continue
-            # Every stage to here takes so many devices, and leads to more replicas than the fewest there.
-            gain = best[min(labels[begin, 1] + 1, limits.most_replicas)] - 1 - labels[end - 1, 0]
+            # Every stage to here takes devices of so much worth, and leads to more replicas than the fewest there.
+            least_behind = min(labels[begin, 1] + 1, limits.most_replicas)
+            gain = (best[0, least_behind] - 1 if alike else room) - least[j]
             if gain < 1 or (sums.devices_s[j] - sums.devices_s[i]) * (1.0 - 1e-9) > gain * limit:
                 continue
             flying = in_flight(labels[begin, 1] + limits.replicas[-1], limits.replicas[-1], limits)
             priced, moved = False, 0.0
             for c in range(num_degrees):
-                t, work = limits.degrees[c], sums.time[j, c] - sums.time[i, c]
+                t, k, work = limits.degrees[c], limits.kind[c], sums.time[j, c] - sums.time[i, c]
                 if (
                     sums.lacking[j, c] != sums.lacking[i, c]
-                    or (work - sums.error_s[c]) * (1.0 - _ROOM) * t > gain * limit
+                    or (work - sums.error_s[c]) * (1.0 - _ROOM) * limits.worth[c] > gain * limit
                     or least_bytes(i, j, c, flying, limits.replicas[-1], sums) > limits.memory[c]
                 ):
                     continue
@@ -651,11 +677,14 @@ def group_pass(
                 if at == len(limits.replicas):
                     continue
                 fewest_behind = min(labels[begin, 1] + limits.replicas[at], limits.most_replicas)
-                if best[fewest_behind] <= labels[end - 1, 0] + t * limits.replicas[at]:
+                if limits.worth[c] * limits.replicas[at] > gain or (
+                    alike and best[0, fewest_behind] <= least[j] + t * limits.replicas[at]
+                ):
                     continue
                 count, asked_d, asked_y, answer = -1, -1, -1, 0
                 for label in range(begin, end):
-                    devices, behind = labels[label, 0], labels[label, 1]
+                    devices, behind, cell = labels[label, 0], labels[label, 1], labels[label, 6]
+                    left = limits.counts[k] - _used(devices, cell, k, limits)
                     while True:
                         met += 1
                         at = fitting_replicas(at, behind, i, j, c, work, gradient, limit, sums, limits)
@@ -663,7 +692,10 @@ def group_pass(
                             break
                         d = limits.replicas[at]
                         s, y = behind + d, in_flight(behind + d, d, limits)
-                        if s > limits.most_replicas or best[s] <= devices + t * d:  # more replicas are no better
+                        if s > limits.most_replicas or t * d > left:
+                            break
+                        taken, to = devices + (t * d if k == 0 else 0), cell + t * d * limits.stride[k]
+                        if best[to, s] <= taken:  # more replicas are no better
                             break
                         if d != asked_d or y != asked_y:
                             if count < 0:
@@ -675,25 +707,38 @@ def group_pass(
                             if answer < 0:
                                 unknown += 1
                         if answer == 1:
-                            _note(best, came, devices + t * d, s, j, label, c, d)
+                            _note(best[to], came[to], taken, s, j, label, c, d)
                             break
                         at += 1
                     if at == len(limits.replicas):
                         break
-        ends[i] = _kept(best, came, room + 1, labels, size)
+        ends[i], least[i] = _kept(best, came, none, room, limits, labels, size)
         i -= 1
     return -1, met, ends[0], unknown
 
 
 @njit(cache=True, nogil=True)
-def _kept(best: IntArray, came: IntArray, none: int, labels: IntArray, size: int) -> int:
-    """Write the labels of an ideal behind those there are; return where they end."""
-    fewest = none
-    for s in range(len(best)):
-        if best[s] < fewest:
-            fewest = best[s]
-            labels[size, 0], labels[size, 1] = fewest, s
-            for q in range(4):
-                labels[size, 2 + q] = came[s, q]
-            size += 1
-    return size
+def _kept(
+    best: IntArray, came: IntArray, none: int, room: int, limits: GroupLimits, labels: IntArray, size: int
+) -> tuple[int, int]:
+    """Write the labels of an ideal that no other is below behind those there are, those of fewer replicas first.
+
+    Returns where they end, and their least worth. Cells of fewer devices have smaller numbers.
+    """
+    fewest, least = np.full(len(best), none), limits.all_worth + 1
+    for s in range(best.shape[1]):
+        for cell in range(len(best)):
+            worth = 0
+            for k in range(1, len(limits.counts)):
+                count = _used(0, cell, k, limits)
+                worth += count * limits.kind_worth[k]
+                if count > 0:
+                    fewest[cell] = min(fewest[cell], fewest[cell - limits.stride[k]])
+            worth += best[cell, s] * limits.kind_worth[0]
+            if best[cell, s] < fewest[cell] and worth <= room:
+                fewest[cell], least = best[cell, s], min(least, worth)
+                labels[size, 0], labels[size, 1], labels[size, 6] = fewest[cell], s, cell
+                for q in range(4):
+                    labels[size, 2 + q] = came[cell, s, q]
+                size += 1
+    return size, least

@@ -28,7 +28,7 @@ from rlinit.exact.stages.ideals.enumeration import Ideals, enumerate_ideals
 from rlinit.exact.stages.ideals.node_merging import MergedProblem
 from rlinit.exact.stages.ideals.table import IdealTable, quantized
 from rlinit.hardware import CAPACITY_SLACK
-from rlinit.stages.groups.problem import GroupedStages, GroupProblem, group_value, least_of_rows
+from rlinit.stages.groups.problem import GroupedStages, GroupProblem, group_value, least_of_rows, worth_of_kinds
 from rlinit.stages.problem import StageResult
 
 MOST_IDEALS = 50_000
@@ -53,20 +53,27 @@ _FULL_STEPS = 12
 
 
 def area_bound(problem: GroupProblem) -> float:
-    """Return seconds that some device is busy in every plan: those of all ops at their best degree, shared by all.
+    """Return seconds that some device is busy in every plan: those of all ops in their best form, shared by all.
+
+    Seconds and devices of a kind count as much as the kind is worth.
 
     Parameters
     ----------
     problem
         The problem.
     """
-    return float(_device_seconds(problem).sum()) / problem.num_devices
+    return float(_device_seconds(problem).sum()) / float(problem.counts @ worth_of_kinds(problem))
 
 
 def _device_seconds(problem: GroupProblem) -> FloatArray:
-    """Return (n,) least seconds of devices that each node takes."""
+    """Return (n,) least seconds of devices, by their worth, that each node takes."""
     time, there = least_of_rows(problem, problem.time_s)
-    return np.asarray(np.where(there, time * problem.degrees[:, None], np.inf).min(axis=0))
+    return np.asarray(np.where(there, time * _worth(problem)[:, None], np.inf).min(axis=0))
+
+
+def _worth(problem: GroupProblem) -> IntArray:
+    """Return (c,) the worth of a replica of each form."""
+    return np.asarray(problem.degrees * worth_of_kinds(problem)[problem.kind])
 
 
 def ideals_of(problem: GroupProblem, budget: Budget, cap: int = MOST_IDEALS) -> Ideals | None:
@@ -139,7 +146,7 @@ def _sums(
         if y > 1 and (filled[-1] <= filled[-2] + 0.5 * y * held).all():  # from here on as `held` says
             break
         y *= 2
-    devices = problem.degrees[:, None]
+    devices = _worth(problem)[:, None]
     anywhere = np.where(there, devices * whole, np.inf).min(axis=0), np.where(there, time, np.inf).min(axis=0)
     edge_in, edge_out = _least_gathers(problem)
     source = np.repeat(np.arange(problem.num_nodes), np.diff(structure.succ_indptr))
@@ -224,25 +231,31 @@ class GroupSearch:
             problem.row_indptr, *columns, problem.sync_indptr, problem.sync_s, structure.pred_indptr, structure.pred,
             structure.succ_indptr, structure.succ, structure.order, bit_of,
         )  # fmt: skip
-        self.labels = np.zeros((64 * (problem.most_replicas + 2), LABEL_COLUMNS), np.int64)
+        sizes = problem.counts[1:] + 1
+        self._stride = np.append(0, np.cumprod(np.append(1, sizes))[:-1])[: len(problem.counts)]
+        self._cells, self._worth = int(sizes.prod()), worth_of_kinds(problem)
+        self.labels = np.zeros(
+            (max(2, 64 // self._cells) * self._cells * (problem.most_replicas + 2), LABEL_COLUMNS), np.int64
+        )
 
-    def limits(self, more_bytes: float = 0.0) -> GroupLimits:
+    def limits(self, more_bytes: float | FloatArray = 0.0) -> GroupLimits:
         """Return what there is of devices, replicas and memory.
 
         Parameters
         ----------
         more_bytes
-            Of each device, beside the problem's.
+            Of each device, beside the problem's, or (c,) by form.
         """
         problem = self.problem
         index_of = np.searchsorted(problem.replicas, np.arange(problem.num_devices + 1))
         return GroupLimits(
-            problem.degrees, problem.replicas, problem.gradient_share, index_of, problem.num_devices,
-            problem.most_replicas, (problem.memory_bytes + more_bytes) * CAPACITY_SLACK, problem.microbatches,
-            _FLYING[problem.in_flight],
+            problem.degrees, problem.kind, _worth(problem), problem.counts, self._stride, self._worth,
+            int(problem.counts @ self._worth), self._cells, problem.replicas, problem.gradient_share, index_of,
+            problem.num_devices, problem.most_replicas, (problem.memory_bytes + more_bytes) * CAPACITY_SLACK,
+            problem.microbatches, _FLYING[problem.in_flight],
         )  # fmt: skip
 
-    def run(self, limit: float, budget: Budget, more_bytes: float = 0.0) -> GroupPass:
+    def run(self, limit: float, budget: Budget, more_bytes: float | FloatArray = 0.0) -> GroupPass:
         """Look for a plan of stages within a threshold.
 
         Parameters
@@ -252,7 +265,7 @@ class GroupSearch:
         budget
             When to stop.
         more_bytes
-            Of each device, beside the problem's.
+            Of each device, beside the problem's, or (c,) by form.
         """
         limits = self.limits(more_bytes)
         p = self.table.num_ideals
@@ -260,10 +273,10 @@ class GroupSearch:
         if counted is None:
             return GroupPass(None, False, True, 0)
         fewest, steps = counted
-        if fewest[p - 1] > limits.num_devices:
+        if fewest[p - 1] > limits.all_worth:
             return GroupPass(None, True, False, steps)
-        ends = np.zeros(p + 1, np.int64)
-        self.labels[0] = (0, 0, -1, -1, -1, -1)
+        ends, least = np.zeros(p + 1, np.int64), np.zeros(p, np.int64)
+        self.labels[0] = (0, 0, -1, -1, -1, -1, 0)
         ends[p - 1] = 1
         at, unknown = p - 2, 0
         while at >= 0:
@@ -272,7 +285,7 @@ class GroupSearch:
             before = at
             at, met, _, missed = group_pass(
                 limit, at, _QUOTA, self.sums, self.variants, limits, self.lattice, fewest, ends,
-                self.labels,
+                self.labels, least,
             )  # fmt: skip
             steps, unknown = steps + met, unknown + missed
             if at == before:
@@ -283,7 +296,7 @@ class GroupSearch:
         return GroupPass(self._plan(int(ends[1]), limit, limits), unknown == 0, False, steps)
 
     def fewest(self, limit: float, limits: GroupLimits, budget: Budget) -> tuple[IntArray, int] | None:
-        """Return (p,) devices that each ideal takes at least within a threshold, and the steps; None: out of time.
+        """Return (p,) worth of devices that each ideal takes at least within a threshold, and the steps; None: no time.
 
         Parameters
         ----------
@@ -292,7 +305,7 @@ class GroupSearch:
         budget
             When to stop.
         """
-        fewest = np.full(self.table.num_ideals, limits.num_devices + 1, np.int64)
+        fewest = np.full(self.table.num_ideals, limits.all_worth + 1, np.int64)
         fewest[0], at, steps = 0, 0, 0
         while at < len(fewest) - 1:
             if budget.expired:
@@ -308,7 +321,7 @@ class GroupSearch:
         stage, row = np.zeros(problem.num_nodes, np.int64), np.zeros(problem.num_nodes, np.int64)
         degree, replicas, i = list[int](), list[int](), 0
         while self.labels[label, 2] >= 0:
-            _, behind, j, following, c, d = self.labels[label].tolist()
+            _, behind, j, following, c, d, _ = self.labels[label].tolist()
             count = gather(i, j, c, table.crossings.bits, self.variants, rows)
             inside = rows.node[:count]
             stage[inside] = len(degree)
@@ -414,7 +427,7 @@ def _most_seconds(problem: GroupProblem) -> float:
     return float(whole) * (1.0 + 1e-9) + np.finfo(np.float64).tiny
 
 
-def missing_bytes(problem: GroupProblem, ideals: Ideals, budget: Budget) -> float | None:
+def missing_bytes(problem: GroupProblem, ideals: Ideals, budget: Budget, kind: int | None = None) -> float | None:
     """Return by how many bytes each device's memory is too small for any plan; None where that is not known.
 
     Parameters
@@ -423,11 +436,16 @@ def missing_bytes(problem: GroupProblem, ideals: Ideals, budget: Budget) -> floa
         A problem that has no plan, and all its ideals.
     budget
         When to stop.
+    kind
+        Only devices of this kind are too small; None where it is all.
     """
     search, most = GroupSearch(problem, ideals), _most_seconds(problem)
-    low, high = 0.0, float(problem.memory_bytes.max())
+    where = np.where(problem.kind == kind, 1.0, 0.0) if kind is not None else np.ones(len(problem.degrees))
+    if search.run(most, budget, np.where(where > 0.0, np.inf, 0.0)).plan is None:
+        return None
+    low, high = 0.0, float(problem.memory_bytes[where > 0.0].max())
     while True:
-        found = search.run(most, budget, high)
+        found = search.run(most, budget, high * where)
         if found.ended or not np.isfinite(high):
             return None
         if found.plan is not None:
@@ -435,7 +453,7 @@ def missing_bytes(problem: GroupProblem, ideals: Ideals, budget: Budget) -> floa
         low, high = high, 2.0 * high
     for _ in range(_FULL_STEPS):
         middle = 0.5 * (low + high)
-        found = search.run(most, budget, middle)
+        found = search.run(most, budget, middle * where)
         if found.ended:
             return None
         low, high = (low, middle) if found.plan is not None else (middle, high)
@@ -443,24 +461,23 @@ def missing_bytes(problem: GroupProblem, ideals: Ideals, budget: Budget) -> floa
 
 
 def restricted(problem: GroupProblem, degree: int, replicas: int) -> GroupProblem:
-    """Return the problem in which every stage has one degree (by index) and one number of replicas.
+    """Return the problem in which every stage has one degree and one number of replicas.
 
     Parameters
     ----------
     problem
         The problem.
-    degree
-        The degree index.
-    replicas
-        The number.
+    degree, replicas
+        The numbers.
     """
-    n = problem.num_nodes
+    n, (begin, end) = problem.num_nodes, np.searchsorted(problem.degrees, [degree, degree + 1])
     return replace(
         problem,
-        degrees=problem.degrees[degree : degree + 1],
-        row_indptr=problem.row_indptr[degree * n : (degree + 1) * n + 1],
-        gradient_share=problem.gradient_share[degree : degree + 1, problem.replicas == replicas],
-        transfer_s=problem.transfer_s[degree : degree + 1],
+        degrees=problem.degrees[begin:end],
+        kind=problem.kind[begin:end],
+        row_indptr=problem.row_indptr[begin * n : end * n + 1],
+        gradient_share=problem.gradient_share[begin:end, problem.replicas == replicas],
+        transfer_s=problem.transfer_s[begin:end],
         replicas=np.array([replicas], np.int64),
-        memory_bytes=problem.memory_bytes[degree : degree + 1],
+        memory_bytes=problem.memory_bytes[begin:end],
     )

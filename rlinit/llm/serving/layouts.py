@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import networkx as nx
 import numpy as np
@@ -43,6 +43,8 @@ Spans = dict[str, tuple[int, int]]
 
 Flow = dict[tuple[str, str], float]
 """(from, to) -> tokens a second."""
+
+Server = Literal["vllm", "sglang", "exo", "mlx", "llama.cpp"]
 
 FlowOf = Callable[[Mapping[str, tuple[int, int]]], tuple[float, Flow]]
 """What spans pass, and over which links."""
@@ -67,6 +69,9 @@ _BALANCES = (0.1, 0.03, 0.0)
 
 _APART_SHARE = 0.25
 """Of the time, for networks by themselves."""
+
+_BITS = 50
+"""Of rates as whole numbers, of which flows are: preflows of rounded numbers may have excess that fits no level."""
 
 _TRIES = 2000
 """Layouts that are tried at most after the sweeps."""
@@ -190,16 +195,19 @@ class ServingPlan:
         """Tokens a second that no layout serves more than."""
         return max(self.bounds.values(), default=self.proof.tokens_per_s)
 
-    def to_servers(self, server: Literal["vllm", "sglang"]) -> list[dict[str, Any]]:
-        """Return a pipeline of vLLM or SGLang for each chain of devices, largest first, and its share of requests.
+    def to_servers(self, server: Server) -> list[dict[str, Any]]:
+        """Return a pipeline of a server for each chain of devices, largest first, and its share of requests.
 
-        A row has ``devices`` in order of ranks, ``environment`` and ``flags`` of the server, and the ``share`` that a
-        front end sends it. The first rank holds the embedding, too, and the last one the head.
+        A row has ``devices`` in the order that tokens take, the ``share`` that a front end sends it, and what the
+        server is told. The first device holds the embedding, too, and the last one the head.
 
         Parameters
         ----------
         server
-            ``vllm`` or ``sglang``.
+            ``vllm`` or ``sglang``: ``environment`` and ``flags``. ``exo`` (pull request 2253): ``node_layers`` of a
+            placement. ``mlx`` (mlx-lm, pull request 1816): ``split`` of ``pipeline()``, layers of each rank, of which
+            the last one has the first layers. ``llama.cpp`` (``docs/multi-gpu.md`` at 5815cb8): ``flags``, where the
+            head counts as a layer.
 
         Raises
         ------
@@ -209,11 +217,9 @@ class ServingPlan:
         """
         if self.prompt_layers:
             raise InvalidPlan("the plan has two pools; take one: plan.pool('prefill').to_servers(...)")
-        if server not in ("vllm", "sglang") or not self.flow:
-            raise InvalidPlan(
-                f"server {server!r}, plan {self.status}: expected vllm or sglang, and a layout that serves"
-            )
-        size = "--pipeline-parallel-size" if server == "vllm" else "--pp-size"
+        if server not in get_args(Server) or not self.flow:
+            known = " or ".join(get_args(Server))
+            raise InvalidPlan(f"server {server!r}, plan {self.status}: expected {known}, and a layout that serves")
         into: dict[str, list[str]] = {}
         for (before, after), rate in self.flow.items():
             if rate > 0:
@@ -232,10 +238,9 @@ class ServingPlan:
                 met.add(at)
                 chain.append(at)
                 at, layer = into[at][0], end
-            counts = ",".join(str(self.spans[name][1] - self.spans[name][0]) for name in chain)
-            share = self.flow[SOURCE, first] / self.tokens_per_s
-            variables = {f"{server.upper()}_PP_LAYER_PARTITION": counts}
-            rows.append({"devices": chain, "environment": variables, "flags": [size, str(len(chain))], "share": share})
+            counts = [self.spans[name][1] - self.spans[name][0] for name in chain]
+            told = _told(server, chain, counts)
+            rows.append({"devices": chain, "share": self.flow[SOURCE, first] / self.tokens_per_s} | told)
         return rows
 
     def save(self, path: str | Path) -> None:
@@ -271,6 +276,20 @@ class ServingPlan:
             "prompt_layers": self.prompt_layers,
             "bounds": dict(self.bounds),
         }
+
+
+def _told(server: Server, chain: list[str], counts: list[int]) -> dict[str, Any]:
+    """Return what a server is told of a chain of devices and the layers of each."""
+    if server == "exo":
+        return {"node_layers": dict(zip(chain, counts, strict=True))}
+    if server == "mlx":
+        return {"split": counts[::-1]}
+    if server == "llama.cpp":
+        split = ",".join(map(str, [*counts[:-1], counts[-1] + 1]))
+        return {"flags": ["--device", ",".join(chain), "-ngl", str(sum(counts) + 1), "-ts", split]}
+    size = "--pipeline-parallel-size" if server == "vllm" else "--pp-size"
+    variables = {f"{server.upper()}_PP_LAYER_PARTITION": ",".join(map(str, counts))}
+    return {"environment": variables, "flags": [size, str(len(chain))]}
 
 
 def serve(
@@ -362,21 +381,22 @@ def largest_flow(fleet: Fleet, spans: Mapping[str, tuple[int, int]]) -> tuple[fl
     network.add_nodes_from([SOURCE, SINK])
     index = {name: at for at, name in enumerate(fleet.devices)}
     passed = {name: fleet.rate(index[name], *span) for name, span in spans.items()}
+    unit = math.ldexp(1.0, math.frexp(max(passed.values(), default=0.0))[1] - _BITS)
     for name, rate in passed.items():
-        network.add_edge((name, "in"), (name, "out"), capacity=rate)
+        network.add_edge((name, "in"), (name, "out"), capacity=int(rate / unit))
     ends = {SOURCE: (0, 0), SINK: (fleet.layers, fleet.layers + 1)} | dict(spans)
     for (a, b), rate in fleet.links.items():
         if rate > 0 and a in ends and b in ends and fleet.follows(ends[a], ends[b]):
             most = min(rate, *(passed[end] for end in (a, b) if end in passed))  # sums with wider links are rounded
-            network.add_edge(a if a == SOURCE else (a, "out"), b if b == SINK else (b, "in"), capacity=most)
+            network.add_edge(a if a == SOURCE else (a, "out"), b if b == SINK else (b, "in"), capacity=int(most / unit))
     value, sent = nx.maximum_flow(network, SOURCE, SINK)
     flow = {}
     for a, row in sent.items():
         for b, rate in row.items():
             pair = (a if a == SOURCE else a[0]), (b if b == SINK else b[0])
             if rate > 0 and pair[0] != pair[1]:
-                flow[pair] = float(rate)
-    return float(value), flow
+                flow[pair] = rate * unit
+    return value * unit, flow
 
 
 def paths_of(flow: Mapping[tuple[Any, Any], float]) -> list[tuple[list[Any], float]]:

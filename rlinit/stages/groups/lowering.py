@@ -1,4 +1,4 @@
-"""From a graph with a menu and a cluster of equal devices to the arrays of stages of several devices."""
+"""From a graph with a menu and a cluster to the arrays of stages of several devices."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def lower_groups(graph: Graph, hardware: Hardware, rules: GroupRules) -> Lowered
     graph
         A graph whose ops have a menu.
     hardware
-        Devices that are alike. Where they sit in several nodes, tensor groups stay inside one.
+        Devices of which those of a kind are alike. Where they sit in several nodes, tensor groups stay inside one.
     rules
         What is asked for.
 
@@ -46,7 +46,7 @@ def lower_groups(graph: Graph, hardware: Hardware, rules: GroupRules) -> Lowered
     InvalidGraph
         An op without a menu or without a variant at a degree asked for, a neighbour that is none, colocated ops.
     InvalidHardware
-        Devices that differ, or without a path between them.
+        Devices of one kind that differ, too many of several kinds, or without a path between them.
     RlinitError
         Replicas that do not divide the micro-batches, or a degree that no node has room for.
     """
@@ -56,49 +56,101 @@ def lower_groups(graph: Graph, hardware: Hardware, rules: GroupRules) -> Lowered
         raise InvalidGraph(f"op {missing[0]!r} has no menu, but stages of several devices need one for every op")
     if graph.groups or graph.forbidden:
         raise InvalidGraph("stages of several devices take neither colocated ops nor ops forbidden on some devices")
-    _check_alike(hardware)
-    degrees = _degrees(menu, hardware, rules.tensor_parallel)
+    kinds = kinds_of(hardware)
+    forms = _forms(menu, kinds, rules.tensor_parallel)
+    degrees, kind = (np.array(column, np.int64) for column in zip(*forms, strict=True))
     one = Hardware.mesh([replace(hardware.devices[0], name="stage", memory_bytes=np.inf)], np.inf)
     free = np.zeros(graph.num_ops)
     structure = lower_stages(graph, one, "pipeline", op_work=[free]).problem
     passes = 2.0 if rules.training else 1.0
-    links = links_of(hardware)
-    rate, delay, group_rate = links.between, links.between_s, links.inside
-    columns, names = _rows(graph, structure, menu, degrees, rules, passes / group_rate)
+    links, inner = links_of(hardware), [links_of(one) for one in kinds]
+    columns, names = _rows(
+        graph, menu, structure, rules, [(t, kinds[k].devices[0].kind, passes / inner[k].inside) for t, k in forms]
+    )
     replicas = _replica_counts(rules, hardware.num_devices)
     whole = rules.exchange == "server"
-    once, fastest = (4.0, rate) if whole else (2.0, group_rate)
+    once, fastest = 4.0 if whole else 2.0, [one.between if whole else one.inside for one in inner]
+    rows_of = np.diff(columns["row_indptr"]).reshape(len(forms), -1).sum(axis=1).astype(np.int64)
+    rates = np.repeat(np.array(fastest)[kind], rows_of)
     at_once = np.ones(len(degrees)) if whole else degrees.astype(np.float64)
-    gradient = columns["param_bytes"] * (once / (rules.microbatches * fastest) if rules.training else 0.0)
+    gradient = columns["param_bytes"] * (once / (rules.microbatches * rates) if rules.training else 0.0)
     problem = GroupProblem(
         structure=structure,
         degrees=degrees,
+        kind=kind,
+        kinds=tuple(one.devices[0].kind for one in kinds),
+        counts=np.array([one.num_devices for one in kinds]),
         row_indptr=columns["row_indptr"].astype(np.int64),
         time_s=columns["time_s"],
         gradient_s=gradient,
-        gradient_share=_gradient_shares(rules, hardware, degrees, replicas, rate / group_rate),
+        gradient_share=np.stack(
+            [
+                _gradient_shares(rules, t, replicas, blocks_of([u for u, m in forms if m == k], kinds[k]), inner[k])
+                for t, k in forms
+            ]
+        ),
         held_bytes=columns["held_bytes"],
         fixed_bytes=columns["fixed_bytes"],
         shared_bytes=columns["shared_bytes"],
         sync_indptr=columns["sync_indptr"].astype(np.int64),
         sync_s=columns["sync_s"],
-        transfer_s=passes * (structure.tensor_bytes / (at_once[:, None] * rate) + delay),
+        transfer_s=passes * (structure.tensor_bytes / (at_once[:, None] * links.between) + links.between_s),
         replicas=replicas,
-        num_devices=hardware.num_devices,
         microbatches=rules.microbatches,
-        memory_bytes=np.array([room_of(hardware, rules, t) for t in degrees.tolist()]),
+        memory_bytes=np.array([room_of(kinds[k], rules, t) for t, k in forms]),
         in_flight={"": "one", "gpipe": "batch"}.get(rules.training, "behind"),
     )
     return LoweredGroups(problem, names, columns["param_bytes"])
 
 
-def _check_alike(hardware: Hardware) -> None:
-    first = hardware.devices[0]
-    for device in hardware.devices[1:]:
+MOST_KINDS = 4
+"""Kinds of devices at most, and"""
+
+MOST_CELLS = 2_000_000
+"""counts of devices of all kinds but one, and of replicas: what is behind a stage is told by these."""
+
+
+def kinds_of(hardware: Hardware) -> list[Hardware]:
+    """Return the devices of each kind by themselves, those of which there are most first.
+
+    Parameters
+    ----------
+    hardware
+        The devices.
+
+    Raises
+    ------
+    InvalidHardware
+        Devices of one kind that differ, or too many, of several kinds.
+    """
+    places: dict[str, list[int]] = {}
+    for i, device in enumerate(hardware.devices):
+        first = hardware.devices[places.setdefault(device.kind, [i])[0]]
         if replace(device, name=first.name, node=first.node) != first:
             raise InvalidHardware(
-                f"devices {first.name!r} and {device.name!r} differ; replicas and tensor groups need equal ones"
+                f"devices {first.name!r} and {device.name!r} of kind {device.kind!r} differ; "
+                "replicas and tensor groups need equal ones of a kind"
             )
+        if first is not device:
+            places[device.kind].append(i)
+    rows = sorted(places.values(), key=lambda row: -len(row))
+    if len(rows) > MOST_KINDS or math.prod(len(row) + 1 for row in rows[1:]) * len(hardware) > MOST_CELLS:
+        raise InvalidHardware(
+            f"{len(hardware)} devices of {len(rows)} kinds are too many for stages of several devices; "
+            f"expected at most {MOST_KINDS} kinds, and fewer devices of all but one of them"
+        )
+    if len(rows) == 1:
+        return [hardware]
+    return [
+        replace(
+            hardware,
+            devices=tuple(hardware.devices[i] for i in row),
+            bandwidth=hardware.bandwidth[np.ix_(row, row)],
+            latency_s=hardware.latency_s[np.ix_(row, row)],
+            sharing={},
+        )
+        for row in rows
+    ]
 
 
 def room_of(hardware: Hardware, rules: GroupRules, degree: int) -> float:
@@ -107,7 +159,7 @@ def room_of(hardware: Hardware, rules: GroupRules, degree: int) -> float:
     Parameters
     ----------
     hardware, rules
-        As for `lower_groups`.
+        Devices of one kind, and what is asked for.
     degree
         The stage's tensor degree.
     """
@@ -134,39 +186,38 @@ def blocks_of(degrees: Sequence[int], hardware: Hardware) -> list[int]:
 
 
 def _gradient_shares(
-    rules: GroupRules, hardware: Hardware, degrees: IntArray, replicas: IntArray, between: float
+    rules: GroupRules, degree: int, replicas: IntArray, blocks: Sequence[int], links: Links
 ) -> FloatArray:
-    """Return (c, q) e(t, d) over what it is per further replica at the best rate; `between` is that between nodes."""
+    """Return (q,) e(t, d) over what it is per further replica at the best rate."""
     n, d = rules.microbatches, replicas.astype(np.float64)
     passes = {"zero2": 0.5 * (1.0 + n / d), "zero3": 1.5 * n / d}.get(rules.exchange, np.ones_like(d)) * (d - 1.0)
     if rules.exchange == "server":
-        return np.tile(passes, (len(degrees), 1))
-    blocks = blocks_of(degrees.tolist(), hardware)
-    count = degrees[:, None] * replicas[None, :]
+        return np.asarray(passes)
+    count = degree * replicas
     together = np.ones_like(count)
     for block in blocks:
         together[count % block == 0] = block
-    rate = np.where(together == count, 1.0, np.minimum(1.0, together // degrees[:, None] * between))
+    between = links.between / links.inside if links.inside < np.inf else 1.0
+    rate = np.where(together == count, 1.0, np.minimum(1.0, together // degree * between))
     return np.asarray(passes / rate)
 
 
-def _degrees(menu: Menu, hardware: Hardware, asked: int) -> IntArray:
-    """Return the degrees that fit a node, or the one that was asked for."""
-    known, room = menu.degrees, math.gcd(*map(len, hardware.nodes.values()))
-    if not asked:
-        fits = _chain([t for t in known if room % t == 0])
-        if not fits:
-            raise RlinitError(f"no degree of the menu ({', '.join(map(str, known))}) divides a node of {room} devices")
-        return np.array(fits, np.int64)
-    if asked not in known:
+def _forms(menu: Menu, kinds: Sequence[Hardware], asked: int) -> list[tuple[int, int]]:
+    """Return degrees that fit a node of a kind, or the one that was asked for, each with the index of the kind."""
+    known, rooms = menu.degrees, [math.gcd(*map(len, one.nodes.values())) for one in kinds]
+    if asked and asked not in known:
         raise InvalidGraph(
             f"tensor_parallel is {asked}, a degree that no op has; the menu has {', '.join(map(str, known))}"
         )
-    if room % asked:
+    offered = [asked] if asked else known
+    forms = [(t, k) for k, room in enumerate(rooms) for t in _chain([t for t in offered if room % t == 0])]
+    if not forms and asked:
         raise RlinitError(
-            f"tensor_parallel is {asked}, which does not divide a node of {room} devices (--tensor-parallel)"
+            f"tensor_parallel is {asked}, which does not divide a node of {rooms[0]} devices (--tensor-parallel)"
         )
-    return np.array([asked], np.int64)
+    if not forms:
+        raise RlinitError(f"no degree of the menu ({', '.join(map(str, known))}) divides a node of {rooms[0]} devices")
+    return sorted(forms)
 
 
 def _chain(degrees: list[int]) -> list[int]:
@@ -224,9 +275,12 @@ def links_of(hardware: Hardware) -> Links:
 
 
 def _rows(
-    graph: Graph, structure: StageProblem, menu: Menu, degrees: IntArray, rules: GroupRules, sync_s_per_byte: float
+    graph: Graph, menu: Menu, structure: StageProblem, rules: GroupRules, forms: Sequence[tuple[int, str, float]]
 ) -> tuple[Mapping[str, FloatArray], tuple[str, ...]]:
-    """Return the columns of all variants that count, by degree and op, and their names."""
+    """Return the columns of all variants that count, by form and op, and their names.
+
+    Forms are degrees, names of kinds, and seconds of a byte that a group gathers.
+    """
     rows: list[Variant] = []
     row_indptr, sync_indptr, syncs = [0], [0], list[float]()
     neighbours = [
@@ -236,10 +290,10 @@ def _rows(
         ]
         for v in range(graph.num_ops)
     ]
-    for degree in degrees.tolist():
+    for degree, kind, sync_s_per_byte in forms:
         for v, name in enumerate(graph.names):
             around = [graph.names[u] for u in neighbours[v]]
-            for variant in _best(_chosen(menu.ops[name].get(degree, ()), rules.recompute)):
+            for variant in _best(_chosen(_timed(menu.ops[name].get(degree, ()), kind), rules.recompute)):
                 strange = sorted(set(variant.sync_bytes) - set(around))
                 if strange:
                     raise InvalidGraph(
@@ -251,9 +305,9 @@ def _rows(
             row_indptr.append(len(rows))
     columns = {what: np.array([getattr(row, what) for row in rows]) for what in SIZES}
     whole = {"row_indptr": np.array(row_indptr), "sync_indptr": np.array(sync_indptr)}
-    lacking = np.flatnonzero(np.diff(whole["row_indptr"]).reshape(len(degrees), -1).sum(axis=0) == 0)
+    lacking = np.flatnonzero(np.diff(whole["row_indptr"]).reshape(len(forms), -1).sum(axis=0) == 0)
     if len(lacking):
-        what = f"at degree {degrees[0]}" if len(degrees) == 1 else "at a degree that fits a node"
+        what = f"at degree {forms[0][0]}" if len(forms) == 1 else "at a degree that fits a node"
         raise InvalidGraph(f"op {graph.names[lacking[0]]!r} has no variant {what}")
     return {**columns, **whole, "sync_s": np.array(syncs, np.float64)}, tuple(row.name for row in rows)
 
@@ -273,6 +327,12 @@ def _best(variants: list[Variant]) -> list[Variant]:
             for j, one in enumerate(figures)
         )
     ]
+
+
+def _timed(variants: tuple[Variant, ...], kind: str) -> tuple[Variant, ...]:
+    """Return the variants that there are on a kind of devices, with their seconds there."""
+    seconds = [one.time_s.get(kind) if isinstance(one.time_s, Mapping) else one.time_s for one in variants]
+    return tuple(replace(one, time_s=s) for one, s in zip(variants, seconds, strict=True) if s is not None)
 
 
 def _chosen(variants: tuple[Variant, ...], recompute: str) -> list[Variant]:

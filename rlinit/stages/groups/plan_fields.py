@@ -9,7 +9,7 @@ import numpy as np
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import GroupRules, StageUse
-from rlinit.stages.groups.lowering import LoweredGroups, blocks_of
+from rlinit.stages.groups.lowering import LoweredGroups, blocks_of, kinds_of
 from rlinit.stages.groups.problem import GroupedStages, group_uses
 
 
@@ -33,8 +33,13 @@ def group_parts(
         return {"groups": rules}
     problem = lowered.problem
     degrees = problem.degrees[plan.degree]
-    counts = (degrees * plan.replicas).tolist()
-    devices = _devices(counts, blocks_of(problem.degrees.tolist(), hardware), hardware)
+    devices: dict[int, tuple[str, ...]] = {}
+    for k, of_kind in enumerate(kinds_of(hardware)):
+        mine = np.flatnonzero(problem.kind[plan.degree] == k)
+        blocks = blocks_of(problem.degrees[problem.kind == k].tolist(), of_kind)
+        devices |= _devices(
+            dict(zip(mine.tolist(), (degrees * plan.replicas)[mine].tolist(), strict=True)), blocks, of_kind
+        )
     structure = problem.structure
     tensor_of = np.repeat(np.arange(structure.num_tensors), np.diff(structure.tensor_indptr))
     made = plan.stage[structure.tensor_src][tensor_of]
@@ -68,12 +73,12 @@ def group_parts(
     return {"assignment": stage_of, "stages": tuple(uses), "groups": rules}
 
 
-def _devices(counts: list[int], blocks: list[int], hardware: Hardware) -> list[tuple[str, ...]]:
+def _devices(counts: dict[int, int], blocks: list[int], hardware: Hardware) -> dict[int, tuple[str, ...]]:
     """Return the devices of each stage: those of larger blocks first, node by node, so that blocks lie in one node."""
     names = [name for inside in hardware.nodes.values() for name in inside]
     found: dict[int, tuple[str, ...]] = {}
     begin = 0
-    for j in sorted(range(len(counts)), key=lambda j: (-max(b for b in blocks if counts[j] % b == 0), j)):
+    for j in sorted(counts, key=lambda j: (-max(b for b in blocks if counts[j] % b == 0), j)):
         found[j] = tuple(names[begin : begin + counts[j]])
         begin += counts[j]
-    return [found[j] for j in range(len(counts))]
+    return found

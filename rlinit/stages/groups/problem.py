@@ -30,6 +30,10 @@ that bandwidth and of b / t times that between nodes. Blocks are 1, ... of which
 every node, and the larger ones of the degrees (`blocks_of`), so that stages placed by falling blocks fill nodes without
 a gap. Where devices name no nodes, or one, all links are alike.
 
+Devices may be of several kinds: each stage lies on devices of one of them, and the devices of all stages on a kind are
+at most those there are. Then nodes, blocks, B and the bandwidth inside a node are those of the kind by itself, and
+tensors between stages go at the slowest link of all. A degree on a kind is a *form* of a stage.
+
 References
 ----------
 Tarnawski et al.: Piper, NeurIPS 2021, section 3. Narayanan et al.: PipeDream, SOSP 2019. Rajbhandari et al.: ZeRO, SC
@@ -51,7 +55,7 @@ from rlinit.stages.problem import StageProblem
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupProblem:
-    """Stages of several devices. n nodes (ops), m tensors, c tensor degrees, r variants, e edges.
+    """Stages of several devices. n nodes (ops), m tensors, c forms (tensor degrees on kinds), r variants.
 
     Parameters
     ----------
@@ -59,8 +63,12 @@ class GroupProblem:
         Tensors and precedence; no costs.
     degrees
         (c,) tensor degrees, ascending.
+    kind
+        (c,) the kind of devices of each form.
+    kinds, counts
+        Names of the kinds, and (k,) how many devices of each there are.
     row_indptr
-        (c * n + 1,) variants of node v at degree index a: from ``row_indptr[a * n + v]`` to before the next entry.
+        (c * n + 1,) variants of node v in form a: from ``row_indptr[a * n + v]`` to before the next entry.
     time_s, held_bytes, fixed_bytes, shared_bytes
         (r,) seconds of a micro-batch, bytes in flight, once, and once by all replicas together.
     gradient_s, gradient_share
@@ -73,8 +81,8 @@ class GroupProblem:
         (c, m) seconds of a tensor on one side of a border of a stage of each degree, both passes.
     replicas
         (q,) numbers of replicas that a stage may have, ascending.
-    num_devices, microbatches
-        K and N.
+    microbatches
+        N.
     memory_bytes
         (c,) of a device for the ops of a stage of each degree.
     in_flight
@@ -83,6 +91,9 @@ class GroupProblem:
 
     structure: StageProblem
     degrees: IntArray
+    kind: IntArray
+    kinds: tuple[str, ...]
+    counts: IntArray
     row_indptr: IntArray
     time_s: FloatArray
     gradient_s: FloatArray
@@ -94,7 +105,6 @@ class GroupProblem:
     sync_s: FloatArray
     transfer_s: FloatArray
     replicas: IntArray
-    num_devices: int
     microbatches: int
     memory_bytes: FloatArray
     in_flight: str = "behind"
@@ -103,6 +113,11 @@ class GroupProblem:
     def num_nodes(self) -> int:
         """Number of ops."""
         return self.structure.num_nodes
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of all kinds."""
+        return int(self.counts.sum())
 
     @property
     def most_replicas(self) -> int:
@@ -135,7 +150,7 @@ class GroupProblem:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupedStages:
-    """A row of s stages: (n,) stage of each node, (s,) degree index and replicas, (n,) variant row of each node."""
+    """A row of s stages: (n,) stage of each node, (s,) form and replicas, (n,) variant row of each node."""
 
     stage: IntArray
     degree: IntArray
@@ -226,11 +241,12 @@ def group_value(problem: GroupProblem, plan: GroupedStages) -> tuple[float]:
     plan
         Stages, none of them empty, in an order that no edge goes against.
     """
-    devices = int((problem.degrees[plan.degree] * plan.replicas).sum())
+    taken = np.zeros_like(problem.counts)
+    np.add.at(taken, problem.kind[plan.degree], problem.degrees[plan.degree] * plan.replicas)
     uses = group_uses(problem, plan)
     rooms = problem.memory_bytes[plan.degree] * CAPACITY_SLACK
     fits = all(use.memory_bytes <= room for use, room in zip(uses, rooms.tolist(), strict=True))
-    if devices > problem.num_devices or plan.replicas.sum() > problem.microbatches or not fits:
+    if (taken > problem.counts).any() or plan.replicas.sum() > problem.microbatches or not fits:
         return (float("inf"),)
     return (max(use.time_s for use in uses),)
 
@@ -252,3 +268,24 @@ def least_of_rows(problem: GroupProblem, values: FloatArray) -> tuple[FloatArray
         least[some] = np.minimum.reduceat(values, problem.row_indptr[:-1][some])
     shape = (len(problem.degrees), problem.num_nodes)
     return least.reshape(shape), some.reshape(shape)
+
+
+_FINEST = 60
+"""Worth of the devices of the fastest kind: a number with many divisors, as all are divided by what they share."""
+
+
+def worth_of_kinds(problem: GroupProblem) -> IntArray:
+    """Return (k,) whole numbers, about as the speeds of kinds; with any, sums of work over those of devices are bounds.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    """
+    time, there = least_of_rows(problem, problem.time_s)
+    each = np.where(there, time * problem.degrees[:, None], np.inf)
+    own = np.stack([each[problem.kind == k].min(axis=0, initial=np.inf) for k in range(len(problem.counts))])
+    best = own.min(axis=0)
+    speed = np.divide(best, own, out=np.ones_like(own), where=own > 0.0)
+    worth = np.maximum(1, np.rint(_FINEST * speed.mean(axis=1))).astype(np.int64)
+    return np.asarray(worth // np.gcd.reduce(worth))

@@ -29,7 +29,9 @@ from rlinit.stages.groups.problem import GroupedStages, GroupProblem, group_valu
 AUTO: dict[str, Any] = {"replicas": "auto", "tensor_parallel": "auto"}
 
 
-def drawn(seed: int, n: int, scale: float = 1.0, exchange: str = "ring", spread: int = 0) -> rlinit.Graph:
+def drawn(
+    seed: int, n: int, scale: float = 1.0, exchange: str = "ring", spread: int = 0, kinds: int = 1
+) -> rlinit.Graph:
     """Return a random graph with one or two variants at degrees 1, 2 and, some, 3; `spread`: decades of seconds."""
     draw = np.random.default_rng(seed)
     edges = [(f"o{u}", f"o{v}", float(draw.integers(0, 5))) for v in range(n) for u in range(v) if draw.random() < 0.5]
@@ -44,7 +46,10 @@ def drawn(seed: int, n: int, scale: float = 1.0, exchange: str = "ring", spread:
         }
         sync = {other: float(draw.integers(0, 3)) for other in around[op] if t > 1}
         seconds = scale * float(draw.integers(0, 12)) * 10.0 ** draw.integers(-spread, spread + 1) / t
-        return {"name": name, "time_s": seconds, **sizes, "sync_bytes": sync}
+        by_kind = {f"k{i}": seconds * float(draw.integers(0 if i else 1, 4)) for i in range(kinds)}
+        if kinds > 1 and draw.random() < 0.2:
+            del by_kind["k1"]
+        return {"name": name, "time_s": by_kind if kinds > 1 else seconds, **sizes, "sync_bytes": sync}
 
     ops = []
     for op in around:
@@ -55,9 +60,15 @@ def drawn(seed: int, n: int, scale: float = 1.0, exchange: str = "ring", spread:
     return rlinit.Graph.build(ops, edges)
 
 
-def cluster(devices: int, nodes: int, memory: float, scale: float) -> Hardware:
-    """Return devices that are dealt out to nodes, between which links are slower."""
-    rows = [Device(f"d{i}", memory_bytes=memory, reserve_bytes=0.5, node=f"n{i % nodes}") for i in range(devices)]
+def cluster(devices: int, nodes: int, memory: float, scale: float, kinds: int = 1) -> Hardware:
+    """Return devices in nodes, between which links are slower; those of further kinds have other memory."""
+    rows = [
+        Device(
+            f"d{i}", kind=f"k{i % kinds}", memory_bytes=memory * (1 + i % kinds), reserve_bytes=0.5,
+            node=f"n{i % kinds}-{i // kinds % nodes}",
+        )
+        for i in range(devices)
+    ]  # fmt: skip
     rates = np.array([[10.0 if a.node == b.node else 2.0 for a in rows] for b in rows]) / scale
     return Hardware(tuple(rows), rates, np.full_like(rates, 0.01 * scale))
 
@@ -74,7 +85,10 @@ def every_plan(problem: GroupProblem) -> Iterator[GroupedStages]:
                 continue
             ways = list(itertools.product(range(len(problem.degrees)), problem.replicas.tolist()))
             for chosen in itertools.product(ways, repeat=stages):
-                if sum(int(problem.degrees[c]) * d for c, d in chosen) > problem.num_devices:
+                taken = np.zeros_like(problem.counts)
+                for c, d in chosen:
+                    taken[problem.kind[c]] += problem.degrees[c] * d
+                if (taken > problem.counts).any():
                     continue
                 rows = [range(*problem.rows(chosen[j][0], v)) for v, j in enumerate(stage)]
                 for row in itertools.product(*rows):
@@ -91,15 +105,15 @@ def every_plan(problem: GroupProblem) -> Iterator[GroupedStages]:
     st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 5), st.sampled_from([1, 2, 4, 6]),
     st.sampled_from(["", "1f1b", "gpipe"]), st.sampled_from([6.0, 15.0, 40.0, math.inf]),
     st.sampled_from([1e-9, 1.0, 1e12]), st.sampled_from(get_args(Exchange)), st.sampled_from([1, 2, 3, 5]),
-    st.sampled_from([0, 6]),
+    st.sampled_from([0, 6]), st.sampled_from([1, 1, 2, 3]),
 )  # fmt: skip
 def test_the_search_is_exact(
     seed: int, n: int, devices: int, microbatches: int, training: str, memory: float, scale: float,
-    exchange: Exchange, nodes: int, spread: int,
+    exchange: Exchange, nodes: int, spread: int, kinds: int,
 ) -> None:  # fmt: skip
     """Value, or infeasibility, is that of all plans; the bound is one; the checker finds the same value."""
-    graph = drawn(seed, n, scale, exchange, spread)
-    hardware = cluster(devices, nodes, memory, scale)
+    graph = drawn(seed, n, scale, exchange, spread, kinds)
+    hardware = cluster(devices, nodes, memory, scale, kinds)
     taken = graph.extras[0]["note"]["workspace_bytes"]
     rules = GroupRules(training, microbatches, exchange=exchange, workspace_bytes=taken)
     try:
@@ -123,6 +137,25 @@ def test_the_search_is_exact(
     assert plan.status == "optimal"
     assert plan.value == pytest.approx(known, rel=2e-7)
     assert all(value is None or value >= known * (1 - 1e-9) for value in plan.baselines.values())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_each_kind_alone_is_a_baseline(seed: int) -> None:
+    """On a chain it is what a cluster of that kind alone gives, whichever kind is first."""
+    draw = np.random.default_rng(seed)
+    ops = []
+    for v in range(6):
+        slow = {f"k{i}": float(draw.integers(1, 9)) for i in range(2)}
+        ops.append((f"o{v}", {"menu": {1: [{"time_s": slow, "fixed_bytes": float(draw.integers(0, 4))}]}}))
+    graph = rlinit.Graph.build(ops, [(f"o{v}", f"o{v + 1}", 1.0) for v in range(5)])
+    whole = cluster(6, 2, 8.0, 1.0, 2)
+    plan = rlinit.schedule(graph, whole, **AUTO, microbatches=4)
+    for k in range(2):
+        row = [i for i, device in enumerate(whole.devices) if device.kind == f"k{k}"]
+        rates = np.full((3, 3), whole.bandwidth.min())  # tensors go at the slowest link of all
+        alone = Hardware(tuple(whole.devices[i] for i in row), rates, whole.latency_s[np.ix_(row, row)])
+        found = rlinit.schedule(graph, alone, **AUTO, microbatches=4)
+        assert plan.baselines[f"k{k} alone"] == (pytest.approx(found.value) if found.values else None)
 
 
 @settings(max_examples=200, deadline=None)
