@@ -57,8 +57,8 @@ class Llm:
     hw: str
     """Devices joined by name (2x3090+cpu, 8x8xa100-80g, m3-max/rtx4090+cpu/10gbe), or a hardware file."""
     objective: Literal["decode", "prefill", "request", "pipeline", "throughput", "requests"] = "decode"
-    """Seconds per output token, to the first token, of a request, of a pipeline's slowest stage; or tokens a second
-    of decoding, or requests a second of machines that read prompts and others that make answers."""
+    """Seconds per output token, to the first token, of a request, of a pipeline's slowest stage;
+    or a second: tokens of decoding, requests of machines that read prompts and others that make answers."""
     max_latency_s: float | None = None
     """With --objective throughput or requests: most seconds of a pass, which makes a token of each sequence."""
     requests: tuple[str, ...] = ()
