@@ -2169,8 +2169,9 @@ class Groups:
         need(self.room, "no degree of a menu divides a node")
         self.forms = sorted(self.room)
         self.passes = 2 if self.training else 1
-        self.rate, _ = self.rates(hardware, list(range(self.num_devices)))
-        self.kind_rates = [self.rates(hardware, mine) for mine in places.values()]
+        whole_rates = self.rates(hardware, list(range(self.num_devices)))
+        self.rate = whole_rates[0]
+        self.kind_rates = [whole_rates if len(places) == 1 else self.rates(hardware, mine) for mine in places.values()]
         self.delay = max({id(delay): delay for row in hardware.delay for delay in row}.values())
         self.around: list[set[str]] = [set() for _ in graph.ops]
         for u, v, _ in graph.edges:
@@ -2215,14 +2216,16 @@ class Groups:
     def rates(self, hardware: Hardware, mine: list[int]) -> tuple[Any, Any]:
         """Return bytes a second of the slowest links between some devices, and of those inside a node."""
         own = {i: row["io_bandwidth"] for i in mine if (row := hardware.devices[i]).get("io_bandwidth") is not None}
-        pairs = [(i, j) for i in mine for j in mine if i not in own or j not in own]
-        rates = {id(hardware.rate[i][j]): hardware.rate[i][j] for i, j in pairs}  # of many pairs it is the same
+        rows = ((hardware.rate[i], mine if i not in own else [j for j in mine if j not in own]) for i in mine)
+        rates = {id(row[j]): row[j] for row, others in rows for j in others}  # of many pairs it is the same
         rate = min([*rates.values(), *map(rate_of, own.values())])
         need(rate, "no path links every pair of devices")
         if len({self.nodes[i] for i in mine}) in (1, len(mine)):
             return rate, rate
-        near = [(i, j) for i in mine for j in mine if self.nodes[i] == self.nodes[j]]
-        return rate, min({id(hardware.rate[i][j]): hardware.rate[i][j] for i, j in near}.values())
+        beside = defaultdict[Any, list[int]](list)
+        for i in mine:
+            beside[self.nodes[i]].append(i)
+        return rate, min(hardware.rate[i][j] for near in beside.values() for i in near for j in near)
 
     def options_of(self, v: int, t: int, k: int) -> list[Option]:
         """Return the options of an op in a form, without those that the rule for recomputing leaves out."""
