@@ -441,7 +441,7 @@ def missing_bytes(problem: GroupProblem, ideals: Ideals, budget: Budget, kind: i
     """
     search, most = GroupSearch(problem, ideals), _most_seconds(problem)
     where = np.where(problem.kind == kind, 1.0, 0.0) if kind is not None else np.ones(len(problem.degrees))
-    if search.run(most, budget, np.where(where > 0.0, np.inf, 0.0)).plan is None:
+    if kind is not None and search.run(most, budget, np.where(where > 0.0, np.inf, 0.0)).plan is None:
         return None
     low, high = 0.0, float(problem.memory_bytes[where > 0.0].max())
     while True:
