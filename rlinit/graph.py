@@ -80,6 +80,8 @@ _NOTES = (
     "view",
     "precision",
     "label",
+    "axes",
+    "operands",
     "note",
 )
 """Attributes that are carried along: what importers say of an op's origin, and ``note`` for whatever users like."""

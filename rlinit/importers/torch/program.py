@@ -15,6 +15,7 @@ from rlinit.errors import InvalidGraph
 from rlinit.graph import Graph
 from rlinit.importers.common.parameters import Holdings, Sharing
 from rlinit.importers.common.precision import Precision
+from rlinit.importers.torch.axes import axes_of
 from rlinit.importers.torch.flops import FlopTable
 from rlinit.importers.torch.symbolic_sizes import SizeTable, dense_shape, tensors_of
 
@@ -244,10 +245,29 @@ class ProgramReader:
         }
         if all(node.target is operator.getitem or self._is_free(node) for node in op.nodes):
             row["view"] = True
+        row |= self._axes(op)
         holds = {path for node in op.nodes for u in node.all_input_nodes for path in self.folded.get(u, ())}
         if holds - {op.module}:
             row["holds"] = sorted(holds - {op.module})
         return row | self.precision.noted()
+
+    def _axes(self, op: _Op) -> dict[str, Any]:
+        """Return what there is to note of the dimensions of a call; see `rlinit.importers.torch.axes`."""
+        first, *others = op.nodes
+        made = tensors_of(first.meta.get("val"))
+        if not made or first.op != "call_function" or any(node.target is not operator.getitem for node in others):
+            return {}
+        read: list[Node] = []
+        torch.fx.map_arg((first.args, first.kwargs), read.append)
+        read = [node for node in read if tensors_of(node.meta.get("val"))]
+        if any(len(tensors_of(node.meta["val"])) > 1 for node in read) or _is_control_flow(first):
+            return {}
+        shapes = [tuple(self.sizes.shape(tensors_of(node.meta["val"])[0], op.name)) for node in read]
+        found = axes_of(first, shapes, tuple(self.sizes.shape(made[0], op.name)))
+        if found is None:
+            return {}
+        names = [self.owner[node].name if node in self.owner else "" for node in read]
+        return {"axes": found, "operands": [[name, *shape] for name, shape in zip(names, shapes, strict=True)]}
 
     def _bytes(self, tensor: torch.Tensor, label: str, *, is_weight: bool) -> int:
         count = math.prod(dense_shape(tensor, self.sizes, label))

@@ -1,0 +1,456 @@
+"""How the ops of a traced model lie on a tensor group: whose work is shared out, and what the group exchanges for it.
+
+Importers note of an op which dimensions of what it reads and makes belong together (`rlinit.importers.common.axes`). From
+these, op by op in the order of the data:
+
+- A product of parameters whose input every device has is split by its outputs, or else by its inputs: by columns, as
+  Megatron-LM calls it; a table by its rows, experts in one array by the expert. What it makes lies in pieces.
+- Pieces pass through every op that needs no more of its operands than the same piece: heads through attention,
+  channels through normalisation by channel. Operands that every device has are cut to it.
+- A product over the dimension that lies in pieces gives partial sums, which an all-reduce adds up.
+- Elsewhere the pieces are gathered, and every device does all of the op.
+
+A dimension may lie in several runs, each cut in t pieces: queries, keys and values of one product. What is not known
+of an op costs a gather, never a wrong answer.
+
+References
+----------
+Shoeybi et al.: Megatron-LM, 2019. Xu et al.: GSPMD, 2021.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rlinit.arrays import FloatArray
+from rlinit.costs.roofline import known_bytes
+from rlinit.devices.efficiency import op_class
+from rlinit.graph import Graph
+from rlinit.tensors import FurtherTensors
+
+_ALL = -1
+"""Label of a dimension of which an op needs all."""
+
+
+@dataclass(slots=True)
+class Runs:
+    """The lengths of the runs that a dimension lies in; of a product's columns open until an op asks for them.
+
+    Parameters
+    ----------
+    lengths
+        None: one run, whatever the size.
+    settled
+        Whether an op relies on them.
+    taken
+        (start, length) of runs that a slice has taken.
+    """
+
+    lengths: tuple[int, ...] | None = None
+    settled: bool = True
+    taken: list[tuple[int, int]] = field(default_factory=list)
+
+    def of(self, size: int) -> tuple[int, ...]:
+        """Return the runs of a dimension of a size, as many parts of it as of the one they were found for.
+
+        Parameters
+        ----------
+        size
+            Of the dimension.
+        """
+        whole = sum(self.lengths or (1,))
+        return tuple(length * size // whole for length in self.lengths or (1,))
+
+    def fit(self, size: int, degree: int) -> bool:
+        """Return whether a dimension of a size can be cut so, in equal pieces of every run."""
+        whole = sum(self.lengths or (1,))
+        return all(length * size % (whole * degree) == 0 for length in self.lengths or (1,))
+
+    def agree(self, other: Runs) -> bool:
+        """Return whether two dimensions lie alike, and let them stay so."""
+        if self is other:
+            return True
+        for one, two in ((self, other), (other, self)):
+            if not one.settled and one.lengths is None:
+                one.lengths = two.lengths
+        alike = [tuple(length / sum(runs.lengths or (1,)) for length in runs.lengths or (1,)) for runs in (self, other)]
+        if alike[0] == alike[1]:
+            self.settled = other.settled = True
+        return alike[0] == alike[1]
+
+    def take(self, start: int, length: int, size: int, degree: int) -> bool:
+        """Return whether one slice of the dimension is a run, which an open dimension makes of it."""
+        at = 0
+        for i, run in enumerate(runs := self.of(size)):
+            if (start, length) == (at, run):
+                self.taken.append((start, length))
+                return True
+            if at <= start and start + length <= at + run and not self.settled and (at, run) not in self.taken:
+                pieces = [part for part in (start - at, length, at + run - start - length) if part]
+                if any(part % degree for part in pieces):
+                    return False
+                self.lengths = (*runs[:i], *pieces, *runs[i + 1 :])
+                self.taken.append((start, length))
+                return True
+            at += run
+        return False
+
+
+class Pieces(NamedTuple):
+    """A dimension of a tensor that lies in pieces."""
+
+    dim: int
+    runs: Runs
+
+
+class Operand(NamedTuple):
+    """What an op reads: the op it is from, -1 for a constant, its shape, and its pieces there, if any."""
+
+    op: int
+    shape: tuple[int, ...]
+    pieces: Pieces | None
+
+
+@dataclass(slots=True, eq=False)
+class Layout:
+    """What n ops do on each of t devices.
+
+    Parameters
+    ----------
+    degree
+        t.
+    pieces
+        (n,) the dimension of an op's outputs that lies in pieces; None where every device has all of them.
+    read
+        (n,) of each operand the pieces that a device reads; None for all of it.
+    work, params
+        (n,) the share of an op's operations and of its parameters that a device has.
+    partial
+        (n,) whether outputs are sums that the group adds up.
+    exchanged_bytes
+        all-reduces and gathers of the forward pass, all-reduces and gathers of gradients -> (n,) bytes.
+    needed
+        Pairs of ops (u, v) where v needs all that u makes, and no gather inside v brings it.
+    """
+
+    degree: int
+    pieces: list[Pieces | None]
+    read: list[list[Pieces | None]]
+    work: FloatArray
+    params: FloatArray
+    partial: list[bool]
+    exchanged_bytes: dict[str, FloatArray]
+    needed: set[tuple[int, int]]
+
+    @property
+    def made(self) -> FloatArray:
+        """(n,) the share of an op's outputs that a device has."""
+        return np.array([1.0 if piece is None else 1.0 / self.degree for piece in self.pieces])
+
+
+EXCHANGES = ("all_reduce", "all_gather", "all_reduce_back", "all_gather_back")
+
+
+def layout_of(graph: Graph, degree: int) -> Layout:
+    """Return how a graph's ops lie on a group of devices.
+
+    Parameters
+    ----------
+    graph
+        From an importer that notes axes; ops without are done as a whole by every device.
+    degree
+        Devices t of the group.
+    """
+    n = graph.num_ops
+    exchanged = {what: np.zeros(n) for what in EXCHANGES}
+    layout = Layout(degree, [None] * n, [[] for _ in range(n)], np.ones(n), np.ones(n), [False] * n, exchanged, set())
+    if degree > 1:
+        placing = _Placing(graph, layout)
+        for v in graph.order.tolist():
+            placing.place(v)
+        for v in np.flatnonzero(np.diff(graph.succ_indptr) == 0).tolist():
+            if layout.pieces[v] is not None:
+                layout.exchanged_bytes["all_gather"][v] += placing.bytes_of[v]
+    return layout
+
+
+class _Placing:
+    """Lays ops out one after another."""
+
+    def __init__(self, graph: Graph, layout: Layout) -> None:
+        self.graph, self.layout, self.t = graph, layout, layout.degree
+        self.bytes_of = known_bytes(graph.made_bytes)
+        self.edge_bytes = dict(zip(map(tuple, graph.edges.tolist()), known_bytes(graph.edge_bytes), strict=True))
+        self.trained = _trained(graph)
+        self.done: set[tuple[int, str]] = set()
+
+    def place(self, v: int) -> None:
+        """Lay out an op whose operands are laid out."""
+        row, operands = self.graph.extras.get(v, {}), self._operands(v)
+        axes = row.get("axes") if operands is not None else None
+        before = self.graph.pred[self.graph.pred_indptr[v] : self.graph.pred_indptr[v + 1]].tolist()
+        if axes is None or operands is None:
+            self._whole(v, before)
+            return
+        self.layout.read[v] = [None] * len(operands)
+        made = _shapes(row)
+        if "labels" in axes:
+            self._by_labels(v, operands, axes)
+            return
+        first = operands[0]
+        pieces = None if first.pieces is None else self._passed(axes, first, made)
+        if first.pieces is None or pieces is None or len({len(shape) for shape in made}) > 1:
+            self._whole(v, before)
+            return
+        self.layout.read[v][0], self.layout.pieces[v] = first.pieces, pieces
+        self.layout.work[v] = 1.0 / self.t
+
+    def _operands(self, v: int) -> list[Operand] | None:
+        """Return what an op reads; None where what is noted of it is not what the graph says."""
+        graph, found = self.graph, list[Operand]()
+        before = set(graph.pred[graph.pred_indptr[v] : graph.pred_indptr[v + 1]].tolist())
+        for name, *shape in graph.extras.get(v, {}).get("operands", ()):
+            u = next((u for u in before if graph.names[u] == name), -1) if name else -1
+            if name and u < 0:
+                return None
+            found.append(Operand(u, tuple(shape), self.layout.pieces[u] if u >= 0 else None))
+        return found if found and before == {one.op for one in found} - {-1} else None
+
+    def _whole(self, v: int, before: Sequence[int]) -> None:
+        """Let every device do all of an op."""
+        for u in before:
+            self._gather(v, u)
+
+    def _gather(self, v: int, u: int) -> None:
+        """Let an op have all of what another makes."""
+        if self.layout.pieces[u] is not None and self._once(u, "all_gather"):
+            self.layout.exchanged_bytes["all_gather"][v] += self.bytes_of[u]
+        else:
+            self.layout.needed.add((u, v))
+
+    def _once(self, u: int, what: str) -> bool:
+        """Return whether something is done with what an op makes for the first time."""
+        new = (u, what) not in self.done
+        self.done.add((u, what))
+        return new
+
+    def _by_labels(self, v: int, operands: Sequence[Operand], axes: dict[str, Any]) -> None:
+        *rows, out = axes["labels"]
+        label, runs = self._label_of(v, operands, rows, out, axes.get("units", {}))
+        if label == _ALL:
+            self._whole(v, [one.op for one in operands if one.op >= 0])
+            return
+        layout, sizes, held = self.layout, 0.0, 0.0
+        for i, (one, row) in enumerate(zip(operands, rows, strict=True)):
+            cut = label in row
+            if cut:
+                layout.read[v][i] = Pieces(row.index(label), runs)
+            if one.op < 0:
+                size = float(math.prod(one.shape))
+                sizes, held = sizes + size, held + size / (self.t if cut else 1)
+                continue
+            if one.pieces is not None and not (cut and one.pieces.dim == row.index(label)):
+                self._gather(v, one.op)
+            elif one.pieces is None and not cut:
+                layout.needed.add((one.op, v))
+            if self.trained[one.op] and (one.pieces is None or not cut):
+                what = "all_gather_back" if cut else "all_reduce_back"
+                if self._once(one.op, what):
+                    layout.exchanged_bytes[what][v] += self.edge_bytes[one.op, v]
+        layout.work[v] = 1.0 / self.t
+        layout.params[v] = held / sizes if sizes else 1.0
+        if label in out:
+            layout.pieces[v] = Pieces(out.index(label), runs)
+        else:
+            layout.partial[v] = True
+            layout.exchanged_bytes["all_reduce"][v] += self.bytes_of[v]
+
+    def _label_of(
+        self, v: int, operands: Sequence[Operand], rows: Sequence[Sequence[int]], out: Sequence[int], units: dict[str, int]
+    ) -> tuple[int, Runs]:
+        """Return the label that an op is split by, and its runs; `_ALL` for none."""
+        lying = [
+            (one, row[one.pieces.dim]) for one, row in zip(operands, rows, strict=True) if one.pieces is not None
+        ]
+        for one, label in sorted(lying, key=lambda pair: -math.prod(pair[0].shape)):
+            assert one.pieces is not None
+            if label != _ALL and self._fits(label, one.pieces.runs, operands, rows, units):
+                return label, one.pieces.runs
+        if lying:
+            return _ALL, Runs()
+        for label in self._beginnings(v, operands, rows, out):
+            runs = Runs(settled=False)
+            if self._fits(label, runs, operands, rows, units):
+                return label, runs
+        return _ALL, Runs()
+
+    def _fits(
+        self, label: int, runs: Runs, operands: Sequence[Operand], rows: Sequence[Sequence[int]], units: dict[str, int]
+    ) -> bool:
+        """Return whether all operands can be cut by a label; those that lie so by other runs cannot."""
+        count = units.get(str(label))
+        if count is not None and (count % self.t or len(runs.lengths or (1,)) > 1):
+            return False
+        for one, row in zip(operands, rows, strict=True):
+            if label in row:
+                at = row.index(label)
+                alike = one.pieces is None or one.pieces.dim != at or one.pieces.runs.agree(runs)
+                if not alike or not runs.fit(one.shape[at], self.t):
+                    return False
+        runs.settled = runs.settled or count is not None
+        return True
+
+    def _beginnings(
+        self, v: int, operands: Sequence[Operand], rows: Sequence[Sequence[int]], out: Sequence[int]
+    ) -> Iterator[int]:
+        """Yield the labels that a product of parameters may be split by, the best first."""
+        read = {label for one, row in zip(operands, rows, strict=True) if one.op >= 0 for label in row}
+        for one, row in zip(operands, rows, strict=True):
+            if one.op >= 0 or len(row) < 2:
+                continue
+            summed = [label for label, size in zip(row, one.shape, strict=True) if label not in out and size > 1]
+            summed = [label for label in summed if label != _ALL]
+            if not summed:
+                continue
+            made = [label for label in row if label in out and label != _ALL]
+            alike, columns = [x for x in made if x in read], [x for x in made if x not in read]
+            yield from alike
+            yield from [*summed, *columns] if op_class(self.graph.kinds[v]) == "lookup" else [*columns, *summed]
+
+    def _passed(self, axes: dict[str, Any], one: Operand, made: Sequence[tuple[int, ...]]) -> Pieces | None:
+        """Return how pieces lie after a view or a cut; None where they do not."""
+        assert one.pieces is not None
+        dim, runs = one.pieces
+        if axes.get("view"):
+            return seen(one.shape, one.pieces, made[0], self.t) if made else None
+        along, *begin = axes["slice"] if "slice" in axes else [axes["parts"]]
+        if dim != along:
+            return one.pieces
+        if begin:
+            taken = runs.take(int(begin[0]), made[0][dim], one.shape[dim], self.t)
+            return Pieces(dim, Runs()) if taken else None
+        parts = tuple(shape[dim] for shape in made)
+        if sum(parts) != one.shape[dim]:
+            return None
+        if not runs.agree(Runs(parts)) or not runs.fit(one.shape[dim], self.t):
+            return None
+        return Pieces(dim, Runs())
+
+
+def seen(shape: tuple[int, ...], pieces: Pieces, made: tuple[int, ...], degree: int) -> Pieces | None:
+    """Return where a dimension in pieces lies when the elements take another shape; None where it is in no one.
+
+    Parameters
+    ----------
+    shape, pieces
+        Of the tensor.
+    made
+        The other shape.
+    degree
+        Devices t.
+    """
+    dim, runs = pieces
+    before, after = _beside(shape, dim, made)
+    outer, inner = math.prod(shape[before[0] : dim]), math.prod(shape[dim + 1 : before[1]])
+    if not outer * inner:
+        return None
+    large = [j for j in range(*after) if made[j] > 1]
+    if outer == inner == 1 and len(large) == 1:
+        return Pieces(large[0], runs)
+    for j in large:
+        left, right = math.prod(made[after[0] : j]), math.prod(made[j + 1 : after[1]])
+        if not runs.settled and runs.lengths is None and outer == 1:
+            each = made[j] * right
+            if each % inner or made[j] % degree or each // inner % degree:
+                continue
+            runs.lengths, runs.settled = (each // inner,) * left, True
+            return Pieces(j, Runs())
+        flat = [length * inner for length in runs.of(shape[dim])] * outer
+        if len(flat) % left:
+            continue
+        one = flat[: len(flat) // left]
+        if flat == one * left and sum(one) == made[j] * right and not any(x % (right * degree) for x in one):
+            runs.settled = True
+            return Pieces(j, Runs(tuple(x // right for x in one)))
+    return None
+
+
+def _beside(shape: Sequence[int], dim: int, made: Sequence[int]) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the dimensions (from, to) of a tensor around one, and those of another shape that hold the same."""
+    i = j = 0
+    while i < len(shape):
+        start, other, a, b = i, j, shape[i], 1
+        i += 1
+        while a != b:
+            if a < b and i < len(shape):
+                a, i = a * shape[i], i + 1
+            elif j < len(made):
+                b, j = b * made[j], j + 1
+            else:
+                break
+        if dim < i:
+            return (start, i), (other, j)
+    return (dim, dim + 1), (0, 0)
+
+
+def local_graph(graph: Graph, layout: Layout) -> Graph:
+    """Return the graph of what one device of a group does, for the cost model: what it does not exchange.
+
+    Parameters
+    ----------
+    graph, layout
+        The ops, and how they lie.
+    """
+    t, made = layout.degree, layout.made
+    if t == 1:
+        return graph
+    extras = {v: _local(row, layout.pieces[v], t) for v, row in graph.extras.items()}
+    more = graph.unheld_bytes * layout.params
+    for (u, v), size in zip(graph.edges.tolist(), known_bytes(graph.edge_bytes).tolist(), strict=True):
+        if layout.pieces[u] is not None and layout.work[v] == 1.0:  # gathered before it is read
+            more[v] += (1.0 - 1.0 / t) * size
+    further = graph.further
+    if len(further):
+        further = FurtherTensors(further.op, further.port, further.size_bytes * made[further.op])
+    return replace(
+        graph,
+        flops=graph.flops * layout.work,
+        param_bytes=graph.param_bytes * layout.params,
+        out_bytes=graph.out_bytes * made,
+        further=further,
+        unheld_bytes=more,
+        extras=extras,
+        shared=(),
+    )
+
+
+def _local(row: dict[str, Any], pieces: Pieces | None, degree: int) -> dict[str, Any]:
+    """Return what is noted of an op with the shapes that a device has."""
+    if pieces is None or "outputs" not in row:
+        return row
+    return row | {
+        "outputs": [
+            [dtype, *[size // degree if d == pieces.dim else size for d, size in enumerate(shape)]]
+            for dtype, *shape in row["outputs"]
+        ]
+    }
+
+
+def _shapes(row: dict[str, Any]) -> list[tuple[int, ...]]:
+    """Return the shapes of an op's outputs."""
+    return [tuple(shape) for _, *shape in row.get("outputs", ())]
+
+
+def _trained(graph: Graph) -> list[bool]:
+    """Return (n,) whether gradients flow into what an op makes."""
+    found = (known_bytes(graph.param_bytes) > 0).tolist()
+    for v in graph.order.tolist():
+        before = graph.pred[graph.pred_indptr[v] : graph.pred_indptr[v + 1]].tolist()
+        kinds = [str(one[0]) for one in graph.extras.get(v, {}).get("outputs", ()) if one]
+        found[v] = (found[v] or any(found[u] for u in before)) and not all(k.startswith(("int", "bool", "uint")) for k in kinds or ["float"])
+    return found
