@@ -176,6 +176,14 @@ def test_an_unknown_preset_is_told_all_known_ones() -> None:
         assert Hardware.from_dict(hardware.to_dict()) == hardware
 
 
+@pytest.mark.parametrize("name", ["1x8xa100-80g", "2xh100", "t4+a100+cpu", "1x2xh200+1x2xl4", "edge-tpu-4", "mi325x"])
+def test_files_of_presets_are_read_back(name: str, tmp_path: Path) -> None:
+    """All that a device of the catalogue may have is in the schema."""
+    hardware = Hardware.preset(name)
+    hardware.save(tmp_path / "hardware.json")
+    assert Hardware.load(tmp_path / "hardware.json") == hardware
+
+
 def test_numbered_devices_keep_their_number_apart() -> None:
     """A kind that ends in a digit gets a dash before the number, as in presets."""
     assert [device.name for device in Hardware.preset("2xrtx3090").with_stages(3).devices][-1] == "rtx3090-2"

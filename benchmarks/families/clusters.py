@@ -5,7 +5,9 @@
 Llama 3 70B and Mixtral 8x22B on 64 and 512 A100s of 80 GB in nodes of eight, micro-batches of one sequence of 4,096
 tokens, ZeRO-1. Seconds are those of a whole `rlinit.llm.plan`, the median of three after one that is not counted.
 
-A second table holds the model of costs against measurements: models of GPT's form, as Korthikanti et al. trained them
+Another table has the same models traced, by the menus of what is traced beside those of the config, without ZeRO.
+
+The last table holds the model of costs against measurements: models of GPT's form, as Korthikanti et al. trained them
 on A100s (table 5, sequence parallelism and selective recomputation), on the same tensor degree and as many stages.
 The seconds of a step here are those of all micro-batches on the slowest stage, and of one more for every further stage.
 
@@ -17,11 +19,15 @@ models, MLSys 2023.
 
 from __future__ import annotations
 
+import time
 from itertools import product
 from typing import Any
 
+import rlinit
 from benchmarks.record import median_seconds, print_table, save, take_no_options
 from rlinit import llm
+from rlinit.graph import Graph
+from rlinit.hardware import Hardware
 from rlinit.plan import Plan
 
 MODELS = {
@@ -42,6 +48,9 @@ CLUSTERS = {"8x8xa100-80g": 512, "64x8xa100-80g": 1024}
 
 UNLIKE = {"2x8xa100-80g+2x8xl4": 64, "4x8xh100+4x8xa100-80g": 256, "2x8xh100+2x8xa100-80g+2x8xl4": 128}
 """Name of a cluster of several kinds of nodes -> micro-batches."""
+
+TRACED = {"8x8xa100-80g": 512, "2x8xa100-80g+2x8xl4": 64}
+"""Clusters for traced models -> micro-batches."""
 
 MEASURED = {
     "22B": (6144, 48, 64, 8, 1, 4, 4, 1.10),
@@ -72,6 +81,37 @@ def plans() -> list[dict[str, Any]]:
             row |= {"tokens/s/GPU": TOKENS / plan.value / gpus if gpus else 0.0}
             row["stages"] = ", ".join(f"{use.replicas}x{use.tensor_parallel}" for use in plan.stages)
             rows.append(row | {rule: value or plan.baseline_notes[rule] for rule, value in plan.baselines.items()})
+    return rows
+
+
+def traced() -> list[dict[str, Any]]:
+    """Plan models of transformers by the menus of what is traced, layers whole, and of their configs."""
+    import torch
+    import transformers
+
+    rows = []
+    for name, config in MODELS.items():
+        model = llm.load(config, context=TOKENS)
+        with torch.device("meta"):
+            module = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**config)).eval()
+            tokens = torch.zeros(1, TOKENS, dtype=torch.long)
+        began = time.perf_counter()
+        graph = Graph.from_torch(module, (tokens,), granularity="layer", dtype="bf16", name=name)
+        tracing_s = time.perf_counter() - began
+        for cluster, batch in TRACED.items():
+            hardware = Hardware.preset(cluster)
+            asked: dict[str, Any] = {
+                "training": "1f1b", "microbatches": batch, "replicas": "auto", "tensor_parallel": "auto",
+                "recompute": "auto", "optimizer": "adam-bf16",
+            }  # fmt: skip
+            plan = rlinit.schedule(graph, hardware, **asked)
+            seconds = median_seconds(lambda: rlinit.schedule(graph, hardware, **asked), 3)  # noqa: B023
+            other = llm.plan(model, cluster, **asked)
+            row = {"model": name, "cluster": cluster, "ops": graph.num_ops, "tracing_s": tracing_s}
+            row |= {"status": plan.status, "value": plan.value, "bound": plan.bound, "seconds": seconds}
+            row |= {"of the config": other.value, "ratio": plan.value / other.value}
+            row["stages"] = ", ".join(f"{use.replicas}x{use.tensor_parallel}" for use in plan.stages)
+            rows.append(row)
     return rows
 
 
@@ -128,10 +168,11 @@ def measurements() -> list[dict[str, Any]]:
 def main() -> None:
     """Measure, print and store."""
     take_no_options(__doc__)
-    rows, mixed, checked = plans(), unlike(), measurements()
-    for title, table in (("plans", rows), ("unlike nodes", mixed), ("steps that were measured", checked)):
+    rows, mixed, models, checked = plans(), unlike(), traced(), measurements()
+    titles = {"plans": rows, "unlike nodes": mixed, "traced models": models, "steps that were measured": checked}
+    for title, table in titles.items():
         print_table(title, list(table[0]), (row.values() for row in table))
-    save("clusters", rows, unlike_nodes=mixed, steps_that_were_measured=checked)
+    save("clusters", rows, unlike_nodes=mixed, traced_models=models, steps_that_were_measured=checked)
 
 
 if __name__ == "__main__":

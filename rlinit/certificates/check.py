@@ -72,7 +72,7 @@ graph           ops edges  asked
                 name int_names  unread
 op              name op param_bytes shared out_bytes flops time_s colocate forbidden outputs view precision menu  asked
                 backward_of  fixed for stages: none
-                backward_time_s node nodes module scopes holds tensors label note  unread
+                backward_time_s node nodes module scopes axes operands holds tensors label note  unread
 hardware        device link bandwidth latency_s  asked
                 sharing  fixed for pipelines: none
                 format  fixed: this one
@@ -173,7 +173,7 @@ SCALE_BITS = 4096
 OP_KEYS = frozenset(
     ("name", "op", "param_bytes", "shared", "out_bytes", "flops", "time_s", "colocate", "forbidden", "backward_of")
     + ("backward_time_s", "node", "nodes", "module", "scopes", "holds", "outputs", "tensors", "view")
-    + ("precision", "label", "note", "menu")
+    + ("axes", "operands", "precision", "label", "note", "menu")
 )
 DEVICE_KEYS = frozenset(
     ("name", "kind", "node", "memory_bytes", "cache_bytes", "reserve_bytes", "flops_per_s", "bytes_per_s", "launch_s")

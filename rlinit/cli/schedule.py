@@ -27,6 +27,7 @@ from rlinit.cli.inputs import (
     load_hardware,
     load_model,
     load_models,
+    measured_folders,
 )
 from rlinit.cli.output import escape_markup, live_line, print_phases, show_value
 from rlinit.costs.sources import paper_machine
@@ -34,6 +35,7 @@ from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.graph import Graph
 from rlinit.plan import Plan
 from rlinit.solving.common.options import ProblemOptions, SolveOptions, groups_devices
+from rlinit.solving.groups import with_menu
 from rlinit.sweeping.runs import first_devices
 from rlinit.units import format_seconds
 
@@ -142,6 +144,7 @@ def schedule_model(command: Schedule, notes: Console) -> int:
     joined = bool(command.rates) or len(models) > 1
     timed = devices if options.objective == "pipeline" else None
     graph = Graph.union(models, timed) if joined else next(iter(models.values()))[0]
+    graph = with_menu(graph, devices, options, measured_folders(command.reading.costs) or None)
     if command.explain:
         rows = solving.api.explain(graph, hardware, options, start)
         if command.json:

@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
+from rlinit.coarsening.joined_axes import joined_axes
 from rlinit.coarsening.merging import contracted
 from rlinit.coarsening.rules import InvalidRules
 from rlinit.graph import Graph
@@ -125,6 +126,9 @@ def with_whole_ops(graph: Graph, results: Collection[int] = ()) -> Graph:
     rows = [dict(graph.extras.get(v, {})) for v in kept]
     for row, ops in zip(rows, groups, strict=True):
         if len(ops) > 1:
+            for key in ("axes", "operands"):
+                row.pop(key, None)
+            row |= joined_axes(graph, ops)
             row["nodes"] = [node for v in ops for node in graph.extras[v]["nodes"]]
             row["parts"] = [[graph.extras[v]["node"], *graph.extras[v]["tensors"]] for v in ops[:-1]]
     return dataclasses.replace(contracted(graph, groups), kinds=tuple(kinds), extras=dict(enumerate(rows)))

@@ -32,7 +32,7 @@ from rlinit.errors import InvalidHardware
 from rlinit.limits import check_number, closest
 
 _CLASSES = {
-    "experts": r"moe|experts",
+    "experts": r"moe|experts|grouped_mm",
     "generation": r"paged_attention|decode_attention|generation",
     "convolution": r"conv(?!ert)",
     "attention": r"attention|sdpa",

@@ -29,7 +29,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from rlinit.costs.tables import MeasuredTables
 from rlinit.errors import InvalidConfig, InvalidHardware
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
@@ -37,7 +36,8 @@ from rlinit.llm.architecture import Part
 from rlinit.llm.lowering import Granularity
 from rlinit.llm.model import LanguageModel, Phase, Workload
 from rlinit.llm.splitting import Share, kept_bytes, share_of
-from rlinit.stages.groups.lowering import Links, kinds_of, links_of
+from rlinit.stages.groups.collectives import Group, groups_of
+from rlinit.stages.groups.lowering import kinds_of
 from rlinit.stages.training.rules import optimizer_factor
 from rlinit.units import BITS
 
@@ -46,27 +46,6 @@ _ROUTERS = ("gate", "router", "shared_expert_gate")
 
 _LOGIT_BYTES = 4.0
 """Of a logit: losses and samples are computed in 32 bits."""
-
-
-class _Group(NamedTuple):
-    """A group of t devices and the links between them."""
-
-    t: int
-    links: Links
-    tables: MeasuredTables | None
-
-    def all_reduce(self, size: float) -> float:
-        """Return the seconds in which all get the sum of so many bytes: measured, else those of a ring."""
-        if self.t == 1 or size <= 0.0:
-            return 0.0
-        found = None if self.tables is None else self.tables.collective("all_reduce", self.t, size)
-        if found is not None:
-            return float(found.seconds[0])
-        return 2.0 * (self.t - 1) * (self.links.inside_s + size / self.t / self.links.inside)
-
-    def all_to_all(self, size: float) -> float:
-        """Return the seconds in which each sends the others so many bytes in all."""
-        return (self.t - 1) * (self.links.inside_s + size / self.t / self.links.inside)
 
 
 class _Rules(NamedTuple):
@@ -121,7 +100,7 @@ class _Pass(NamedTuple):
             for share in shares
         )
 
-    def exchanged(self, shares: list[Share], group: _Group, sequence: bool) -> tuple[float, float]:
+    def exchanged(self, shares: list[Share], group: Group, sequence: bool) -> tuple[float, float]:
         """Return the seconds in which a group adds up and gathers, forward and backward."""
         size, kinds = self.cut_bytes, {share.part.kind for share in shares}
         if kinds == {"embedding"}:
@@ -136,7 +115,7 @@ class _Pass(NamedTuple):
         seconds = len(added) * group.all_reduce(size) + sum(2.0 * group.all_to_all(size * copies) for copies in sent)
         return seconds, seconds
 
-    def variants(self, parts: tuple[Part, ...], group: _Group) -> Iterator[dict[str, Any]]:
+    def variants(self, parts: tuple[Part, ...], group: Group) -> Iterator[dict[str, Any]]:
         """Yield the ways in which a group runs a unit, without what it gathers at borders."""
         t, layer = group.t, parts[0].layer >= 0
         spreads = [False, *([True] if any(t > 1 and one.experts and one.experts % t == 0 for one in parts) else [])]
@@ -252,7 +231,10 @@ def to_graph(
     batches = microbatches or hardware.num_devices
     rules = _Rules(training is not None, zero, optimizer_factor(optimizer), flash_attention, recompute, batches)
     passes = {of_kind.devices[0].kind: _Pass.of(model, of_kind.devices[0], phase, rules) for of_kind in kinds}
-    groups = {kind: list(_groups(model, of_kind, degrees)) for kind, of_kind in zip(passes, kinds, strict=True)}
+    groups = {
+        kind: list(groups_of(of_kind, model.costs.get(kind), degrees))
+        for kind, of_kind in zip(passes, kinds, strict=True)
+    }
     one, units = next(iter(passes.values())), model.units(granularity)
     offered = sorted({group.t for row in groups.values() for group in row})
     note: dict[str, Any] = {"training": training or "", "exchange": {2: "zero2", 3: "zero3"}.get(zero, "ring")}
@@ -272,15 +254,8 @@ def to_graph(
     return Graph.build(rows, list(pairwise(names)), name=model.name)
 
 
-def _groups(model: LanguageModel, of_kind: Hardware, degrees: Sequence[int] | None) -> Iterator[_Group]:
-    """Yield the groups that devices of a kind may form."""
-    links, costs = links_of(of_kind), model.costs.get(of_kind.devices[0].kind)
-    for t in _powers(math.gcd(*map(len, of_kind.nodes.values()))) if degrees is None else degrees:
-        yield _Group(t, links, costs)
-
-
 def _ways(
-    parts: tuple[Part, ...], t: int, passes: Mapping[str, _Pass], groups: Mapping[str, Sequence[_Group]]
+    parts: tuple[Part, ...], t: int, passes: Mapping[str, _Pass], groups: Mapping[str, Sequence[Group]]
 ) -> list[dict[str, Any]]:
     """Return the ways in which a group of t devices runs a unit, with seconds by kind where there are several."""
     found: dict[str, dict[str, Any]] = {}
@@ -290,14 +265,6 @@ def _ways(
             if len(passes) > 1:
                 kept["time_s"][kind] = row["time_s"]
     return list(found.values())
-
-
-def _powers(room: int) -> Iterator[int]:
-    """Yield 1, 2, 4, ... as long as they divide a node."""
-    t = 1
-    while room % t == 0:
-        yield t
-        t *= 2
 
 
 def _figures(part: Part) -> object:

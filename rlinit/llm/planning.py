@@ -209,7 +209,7 @@ def plan(
     )  # fmt: skip
     note = graph.extras[0]["note"]
     rate = [f"{note['tokens'] / found.value:,.1f} tokens a second"] if found.values and found.value > 0 else []
-    return replace(found, notes=(*found.notes, *rate, *note["replicated"]))
+    return replace(found, notes=(*found.notes, *rate))
 
 
 def _refuse_alone(given: Mapping[str, object]) -> None:

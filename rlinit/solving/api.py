@@ -17,7 +17,8 @@ from rlinit.kernels.interruption import compiling_paused, interruptible
 from rlinit.plan import ChunkOrder, Objective, Plan, Resident, Transfers
 from rlinit.solving import phases
 from rlinit.solving.common.incumbent import Progress
-from rlinit.solving.common.options import SolveOptions, Window
+from rlinit.solving.common.options import SolveOptions, Window, groups_devices
+from rlinit.solving.groups import with_menu
 from rlinit.solving.phases import PlannedPhase, check_method, solve
 from rlinit.solving.plans import Request, checked_plan, resumed
 from rlinit.solving.sensitivity import robust_plan
@@ -166,7 +167,8 @@ def schedule(
     replicas, tensor_parallel
         For ``pipeline``: stages of several devices that are alike: copies of every stage between which micro-batches
         are dealt out, and devices that share the work of every op; ``auto`` chooses for each stage. Ops have a menu
-        (`Graph.menu`) of the ways in which they may run, with ``training`` of forward and backward together.
+        (`Graph.menu`) of the ways in which they may run, with ``training`` of forward and backward together; where none
+        has, the plan is one of the graph that `rlinit.stages.groups.traced_menus.with_traced_menu` gives.
         `rlinit.stages.groups.problem` has the formulas.
     uniform
         With these: one number of replicas and one degree for all stages.
@@ -202,6 +204,9 @@ def schedule(
     if costs is not None:
         _check_kinds(graph, hardware)
         graph = with_costs(graph, hardware, costs, range(1, (inputs or 1) + 1))
+    elif groups_devices(options):
+        _check_kinds(graph, hardware)
+    graph = with_menu(graph, hardware, options, costs)
     hardware, budget = _prepared(graph, hardware, options, plan), _search_budget(graph, options)
     with interruptible(budget), compiling_paused(budget, progress), limited_memory(options.memory_limit):
         request = Request(graph, hardware, options, plan, budget, progress)
@@ -264,6 +269,7 @@ def explain(graph: Graph, hardware: Hardware, options: SolveOptions, plan: Plan 
         As `schedule` raises for wrong inputs; also for a problem that is infeasible by its data alone.
     """
     hardware = _prepared(graph, hardware, options, plan)
+    graph = with_menu(graph, hardware, options)
     return phases.explain(largest_case(Request(graph, hardware, options, plan)))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -26,15 +26,18 @@ from rlinit.exact.stages.groups.search import (
     solve_groups,
 )
 from rlinit.exact.stages.ideals.enumeration import Ideals
+from rlinit.graph import Graph
+from rlinit.hardware import Hardware
 from rlinit.limits import check_number
 from rlinit.plan import Exchange, GroupRules
 from rlinit.solving.common.incumbent import Incumbent
-from rlinit.solving.common.options import SolveOptions
+from rlinit.solving.common.options import SolveOptions, groups_devices
 from rlinit.solving.phases import Form, Kind, Phase, Strategy
 from rlinit.solving.plans import Request
 from rlinit.stages.groups.lowering import lower_groups
 from rlinit.stages.groups.plan_fields import group_parts
 from rlinit.stages.groups.problem import GroupedStages, GroupProblem, group_value, least_of_rows
+from rlinit.stages.groups.traced_menus import with_traced_menu
 from rlinit.units import format_bytes
 
 
@@ -236,12 +239,41 @@ def _why_not(cases: Sequence[GroupProblem], runs: Ideals, note: str) -> str:
     return f"{note}, {why}" if note else why
 
 
+def _note(graph: Graph) -> dict[str, Any]:
+    """Return what the graph's first op notes of what is asked for."""
+    noted = graph.extras.get(0, {}).get("note")
+    return noted if isinstance(noted, dict) else {}
+
+
 def _exchange(name: object) -> Exchange:
     for known in get_args(Exchange):
         if name == known:
             exchange: Exchange = known
             return exchange
     raise RlinitError(f"note of the graph: exchange is {name!r:.40}; expected one of {', '.join(get_args(Exchange))}")
+
+
+def with_menu(graph: Graph, hardware: Hardware, options: SolveOptions, costs: Any = None) -> Graph:
+    """Return the graph that is planned: with a menu made for stages of several devices, where no op has one.
+
+    Parameters
+    ----------
+    graph, hardware, options
+        What is asked for.
+    costs
+        As for `schedule`.
+
+    Raises
+    ------
+    InvalidGraph, InvalidHardware
+        As for `with_traced_menu`.
+    """
+    if not groups_devices(options) or graph.menu is not None:
+        return graph
+    again, optimizer = options.recompute != "none", options.optimizer
+    return with_traced_menu(
+        graph, hardware, training=options.training, recompute=again, optimizer=optimizer, costs=costs
+    )
 
 
 def rules_of(request: Request) -> GroupRules:
@@ -260,8 +292,9 @@ def rules_of(request: Request) -> GroupRules:
         Training without micro-batches; an exchange that is none.
     """
     options, graph = request.options, request.graph
-    noted = graph.extras.get(0, {}).get("note")
-    noted = noted if isinstance(noted, dict) else {}
+    noted = _note(graph)
+    if options.optimizer not in ("adam", noted.get("optimizer")):
+        raise RlinitError("optimizer: the menus of ops say what is held (--optimizer)")
     training = options.training or (str(noted.get("training", "")) if options.training is None else "")
     count = options.microbatches or noted.get("microbatches") or (None if training else request.hardware.num_devices)
     if count is None:
@@ -303,6 +336,7 @@ def group_form(request: Request) -> Form[GroupsSearch]:
     rules = rules_of(request)
     lowered = lower_groups(graph, hardware, rules)
     incumbent = Incumbent(lowered.problem, group_value, request.budget, options.gap, request.progress)
+    incumbent.notes += [str(said) for said in _note(graph).get("replicated", ())]
     return Form(
         GroupsSearch(incumbent, options),
         "",

@@ -79,7 +79,7 @@ def lower_stages(
     InvalidHardware
         No path between two devices (`pipeline`).
     """
-    node_of_op = _merge(graph) if contiguous else _grouped(graph)
+    node_of_op = merged_ops(graph) if contiguous else _grouped(graph)
     n = int(node_of_op.max()) + 1
     if contiguous:
         _warn_of_merging(graph, node_of_op)
@@ -139,7 +139,7 @@ def transfer_seconds(hardware: Hardware, devices: Sequence[int], size: FloatArra
     return in_s * slower, np.stack([size / rate[1] + delay[1] for rate, delay in pairs]) * slower
 
 
-def _merge(graph: Graph) -> IntArray:
+def merged_ops(graph: Graph) -> IntArray:
     """Return the node of each op: one for each op, except that colocated ops and what lies between them share one."""
     if (graph.colocation < 0).all():
         return np.arange(graph.num_ops, dtype=np.int64)

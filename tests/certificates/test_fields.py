@@ -163,6 +163,7 @@ EDITS: dict[tuple[str, str], list[tuple[Any, Any]]] = {
     ("op", "backward_of"): [(PIPELINE, "b")],
     **{("op", field): [(LATENCY, value), (PIPELINE, value)] for field, value in (
         ("backward_time_s", 1.0), ("node", "n"), ("nodes", ["n"]), ("module", "m"), ("scopes", [["m"]]),
+        ("axes", {"view": True}), ("operands", [["", 2]]),
         ("holds", ["w"]), ("tensors", ["t"]), ("label", "l"), ("note", {"cost": 1.0}))},
     ("op", "menu"): [
         (GROUPS, {"1": [{"name": "plain", "time_s": 1.0}]}), (GROUPS, {}), (GROUPS, {"0": [], "1": []}),

@@ -37,6 +37,11 @@ class Step:
         Gives its operations; called only for ops.
     extras
         Attributes carried along.
+    axes
+        What there is to note of dimensions of its first output and of the first ``operands`` that it reads; see
+        `rlinit.importers.common.axes`.
+    operands
+        Which tensors those are of.
     """
 
     label: str
@@ -49,6 +54,8 @@ class Step:
     is_view: bool = False
     flops: Callable[[], float] = float
     extras: Mapping[str, Any] = field(default_factory=dict)
+    axes: Mapping[str, Any] = field(default_factory=dict)
+    operands: Sequence[str] = ()
 
 
 def distinct_labels(wanted: Iterable[str], taken: Iterable[str]) -> list[str]:
@@ -187,6 +194,9 @@ class Assembly:
             "outputs": [tensor.described for tensor in outputs],
         }
         view = {"view": True} if step.is_view else {}
+        if step.axes:
+            read = [[self._maker.get(name, ""), *(self._type(name, step.label).shape or ())] for name in step.operands]
+            row |= {"axes": step.axes, "operands": read}
         self._rows.append((step.label, row | dict(step.extras) | view | self.precision.noted()))
         self._maker.update((name, step.label) for name in step.makes)
 

@@ -14,7 +14,19 @@ _RESHAPES = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten",
 """Ops that keep the elements in their order."""
 
 
-def view_places(graph: Any, types: Mapping[str, TensorType]) -> frozenset[int]:
+def values_of(graph: Any) -> dict[str, Any]:
+    """Return the tensors that a prepared model stores with their values, by their names: those that say shapes.
+
+    Parameters
+    ----------
+    graph
+        A GraphProto.
+    """
+    stored = {tensor.name: tensor for tensor in graph.initializer}
+    return stored | {node.output[0]: node.attribute[0].t for node in graph.node if node.op_type == "Constant"}
+
+
+def view_places(graph: Any, types: Mapping[str, TensorType], stored: Mapping[str, Any]) -> frozenset[int]:
     """Return the places of nodes whose output lies in their input's storage: nothing is computed or moved.
 
     A Transpose, an Expand, a Split, a Slice by steps of one and a Gather of one place are read by strides, and a
@@ -27,10 +39,10 @@ def view_places(graph: Any, types: Mapping[str, TensorType]) -> frozenset[int]:
         A GraphProto whose nodes are in order.
     types
         Types of its tensors.
+    stored
+        From `values_of`.
     """
     laid: dict[str, Sizes] = {}
-    stored = {tensor.name: tensor for tensor in graph.initializer}
-    stored |= {node.output[0]: node.attribute[0].t for node in graph.node if node.op_type == "Constant"}
     views = set()
     for place, node in enumerate(graph.node):
         shapes = [_shape(name, types) for name in (*node.input[:1], *node.output)]

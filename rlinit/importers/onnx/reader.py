@@ -16,8 +16,9 @@ from rlinit.importers.common.graph_builder import Assembly, Step, distinct_label
 from rlinit.importers.common.parameters import Sharing
 from rlinit.importers.common.precision import Dtype, Precision
 from rlinit.importers.common.tensors import TensorType
+from rlinit.importers.onnx.axes import axes_of
 from rlinit.importers.onnx.flops import node_flops
-from rlinit.importers.onnx.layouts import view_places
+from rlinit.importers.onnx.layouts import values_of, view_places
 from rlinit.importers.onnx.shapes import Prepared, infer_types, is_small
 
 _RANDOM = frozenset(
@@ -194,9 +195,10 @@ def node_graph(
 def _assembled(prepared: Prepared, sharing: Sharing, precision: Precision) -> Assembly:
     """Return the ops of a prepared model."""
     graph, types = prepared.graph, prepared.types
-    views = view_places(graph, types)
+    values = values_of(graph)
+    views = view_places(graph, types, values)
     nodes = enumerate(zip(_labels(graph), prepared.places, graph.node, strict=True))
-    steps = [_step(label, place, node, types, at in views) for at, (label, place, node) in nodes]
+    steps = [_step(label, place, node, types, values, at in views) for at, (label, place, node) in nodes]
     read = {name for step in steps for name in step.reads} | {value.name for value in graph.output}
     assembly = Assembly(types, prepared.stored, read, sharing, precision=precision)
     for value in graph.input:
@@ -314,7 +316,9 @@ def sorted_nodes(graph: Any) -> list[int]:
     return order_of(steps, given)
 
 
-def _step(label: str, place: int, node: Any, types: Mapping[str, TensorType], is_view: bool) -> Step:
+def _step(
+    label: str, place: int, node: Any, types: Mapping[str, TensorType], values: Mapping[str, Any], is_view: bool
+) -> Step:
     """Return what there is to know of a node."""
     standard = node.domain in ("", "ai.onnx")
     makes = [name for name in node.output if name]
@@ -324,6 +328,7 @@ def _step(label: str, place: int, node: Any, types: Mapping[str, TensorType], is
     elif standard and node.op_type in ("Shape", "Size"):
         constant = True  # every shape is known
     stored = 3 if node.op_type == "DequantizeLinear" else 1
+    axes, operands = axes_of(node, types, values) if standard else ({}, [])
     relabels = [name for name in node.input[:stored] if name] if standard and node.op_type in _RELABELS else None
     return Step(
         label,
@@ -336,6 +341,8 @@ def _step(label: str, place: int, node: Any, types: Mapping[str, TensorType], is
         is_view=is_view,
         flops=lambda: _flops(node, types),
         extras={"node": node.name or (makes[0] if makes else label), "nodes": [place], **_scopes(node)},
+        axes=axes,
+        operands=operands,
     )
 
 

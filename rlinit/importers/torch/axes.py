@@ -1,19 +1,4 @@
-"""Which dimensions of what a call reads and makes belong together; `rlinit.stages.groups.layouts` splits ops by them.
-
-What is noted of an op as ``axes`` is one of
-
-===============================  ======================================================================================
-``{"labels": [..., [...]]}``     a label of each dimension of each operand, then of its output. Of what dimensions of a
-                                 label share out, each part of the output needs its part of the operands alone; a label
-                                 that the output lacks is summed over. -1: all of the dimension is needed
-``{"view": true}``               the elements in their order, in another shape
-``{"parts": d}``                 outputs that follow each other along a dimension
-``{"slice": [d, start]}``        one piece of a dimension
-===============================  ======================================================================================
-
-and as ``operands`` which op each operand is from, "" for parameters and constants, and its shape. ``units`` says into
-how many equal parts a label falls at most: groups of channels, heads.
-"""
+"""Calls of ATen ops by the axes that they have: see `rlinit.importers.common.axes`."""
 
 from __future__ import annotations
 
@@ -22,21 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rlinit.importers.common import axes
+from rlinit.importers.common.axes import Labels, Shape
+
 if TYPE_CHECKING:
     from torch.fx import Node
 
-Shape = tuple[int, ...]
-Call = tuple[dict[str, Any], list[Shape], Shape]
-"""Arguments by name, shapes of the operands, shape of the output."""
+Found = Labels | dict[str, Any] | None
+Rule = Callable[[dict[str, Any], list[Shape], Shape], Found]
+"""From arguments by name, shapes of operands and of the output."""
 
-_PLAIN = frozenset({"dropout", "clone", "contiguous", "to", "_to_copy", "alias", "detach", "type_as", "gelu", "relu6"})
+_PLAIN = frozenset({"dropout", "clone", "contiguous", "to", "_to_copy", "alias", "detach", "type_as", "gelu", "expand"})
 _VIEWS = frozenset({"view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as"})
-_ALONG = frozenset({"softmax", "_softmax", "log_softmax", "_log_softmax", "cumsum", "sort", "topk", "argsort", "glu"})
-_SUMS = frozenset({"sum", "mean", "amax", "amin"})
-_POOLS = frozenset({"max_pool1d", "max_pool2d", "avg_pool1d", "avg_pool2d", "adaptive_avg_pool1d"})
-_POOLS |= {"adaptive_avg_pool2d", "adaptive_max_pool2d", "max_pool2d_with_indices", "upsample_bilinear2d"}
-_POOLS |= {"upsample_nearest2d", "max_pool3d", "avg_pool3d", "adaptive_avg_pool3d"}
-_CONVOLUTIONS = frozenset({"conv1d", "conv2d", "conv3d", "convolution"})
 
 
 def axes_of(node: Node, operands: Sequence[Shape], made: Shape) -> dict[str, Any] | None:
@@ -54,219 +36,151 @@ def axes_of(node: Node, operands: Sequence[Shape], made: Shape) -> dict[str, Any
     name = getattr(getattr(node.target, "overloadpacket", None), "__name__", "")
     if name in _VIEWS:
         return {"view": True}
-    tags = getattr(node.target, "tags", ())
-    rule = _RULES.get(name) or (_elementwise if name in _PLAIN or torch.Tag.pointwise in tags else None)
-    call = (_arguments(node), list(operands), made)
-    found = rule(call) if rule is not None else None
+    rule = _RULES.get(name)
+    if rule is None and (name in _PLAIN or torch.Tag.pointwise in getattr(node.target, "tags", ())):
+        rule = _elementwise
+    found = rule(_arguments(node), list(operands), made) if rule is not None and operands else None
     return {"labels": found} if isinstance(found, list) else found
 
 
 def _arguments(node: Node) -> dict[str, Any]:
     """Return the arguments of a call by the names of its schema, those left out with their defaults."""
-    schema = node.target._schema.arguments  # type: ignore[union-attr]
+    schema = getattr(getattr(node.target, "_schema", None), "arguments", ())
     given = {one.name: value for one, value in zip(schema, node.args, strict=False)}
     return {one.name: one.default_value for one in schema if one.has_default_value()} | given | dict(node.kwargs)
 
 
-def _aligned(shapes: Sequence[Shape], made: Shape, whole: Sequence[int] = ()) -> list[list[int]]:
-    """Return labels of operands that broadcast to the output, of which some dimensions are needed as a whole."""
-    out = [-1 if d in whole else d for d in range(len(made))]
-    rows = []
-    for shape in shapes:
-        at = len(made) - len(shape)
-        rows.append([out[at + d] if at + d >= 0 and size == made[at + d] else -1 for d, size in enumerate(shape)])
-    return [*rows, out]
+def _elementwise(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
+    return axes.aligned(shapes, made)
 
 
-def _elementwise(call: Call) -> list[list[int]]:
-    return _aligned(call[1], call[2])
+def _along(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
+    return axes.aligned(shapes[:1], made, [args.get("dim", -1)]) if len(shapes) == 1 else None
 
 
-def _along(call: Call) -> list[list[int]]:
-    args, shapes, made = call
-    return _aligned(shapes[:1], made, [args.get("dim", -1) % max(1, len(made))])
+def _layer_norm(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
+    return axes.normalised(shapes, made, len(args["normalized_shape"]))
 
 
-def _normalised(call: Call) -> list[list[int]]:
-    args, (shape, *others), made = call
-    last = len(args.get("normalized_shape", [0]))
-    rows = _aligned([shape], made, range(len(made) - last, len(made)))
-    return [rows[0], *[[-1] * len(other) for other in others], rows[1]]
+def _batch_norm(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
+    rows = axes.by_channel(shapes, made, len(made))
+    if args.get("training"):  # over the batch as well
+        rows = [[label if label == 1 else -1 for label in row] for row in rows]
+    return rows
 
 
-def _batch_norm(call: Call) -> list[list[int]]:
-    _, (shape, *others), made = call
-    rows = _aligned([shape], made)
-    return [rows[0], *[[1] * len(other) for other in others], rows[1]]
+def _group_norm(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
+    return {"labels": axes.by_channel(shapes, made), "units": {"1": int(args["num_groups"])}}
 
 
-def _group_norm(call: Call) -> dict[str, Any]:
-    args, (shape, *others), made = call
-    labels = [d if d < 2 else -1 for d in range(len(made))]
-    return {"labels": [labels[: len(shape)], *[[1] * len(other) for other in others], labels], "units": {"1": args["num_groups"]}}
+def _sum(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
+    dims = args.get("dim")
+    dims = range(len(shapes[0])) if dims in (None, []) else [dims] if isinstance(dims, int) else dims
+    return axes.summed(shapes[0], made, dims, keep=bool(args.get("keepdim")))
 
 
-def _sums(call: Call) -> list[list[int]] | None:
-    args, (shape, *_), made = call
-    given = args.get("dim")
-    dims = range(len(shape)) if given in (None, []) else [given] if isinstance(given, int) else given
-    summed = {d % max(1, len(shape)) for d in dims}
-    left = [d for d in range(len(shape)) if d not in summed]
-    if args.get("keepdim"):
-        left = [-1 if d in summed else d for d in range(len(shape))]
-    return [list(range(len(shape))), left] if len(left) == len(made) else None
+def _largest(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
+    """Return labels of what is no sum and needs all of the dimensions that go."""
+    found = _sum(args, shapes, made)
+    return [[label if label in found[1] else -1 for label in found[0]], found[1]] if isinstance(found, list) else None
 
 
-def _pooled(call: Call) -> list[list[int]]:
-    _, (shape, *_), made = call
-    spatial = len(made) - {1: 1, 2: 2, 3: 3}.get(len(made) - 2, len(made))
-    labels = [d if d < spatial else -1 for d in range(len(made))]
-    return [labels[: len(shape)], labels]
+def _pooled(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
+    return axes.pooled(shapes, made)
 
 
-def _linear(call: Call) -> list[list[int]]:
-    _, (shape, _, *bias), made = call
-    n, k = len(made) - 1, len(made)
-    return [[*range(len(shape) - 1), k], [n, k], *[[n] for _ in bias], list(range(len(made)))]
+def _linear(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
+    return axes.linear(shapes, made)
 
 
-def _matmul(call: Call) -> list[list[int]] | None:
-    _, (a, b, *_), made = call
-    if len(a) < 2 or len(b) < 2:
+def _matmul(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
+    return axes.matmul(shapes, made)
+
+
+def _added_matmul(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
+    added, *others = shapes
+    rows = axes.matmul([*others, added], made)
+    return None if rows is None else [rows[2], *rows[:2], rows[3]]
+
+
+def _grouped(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
+    return axes.grouped_matmul(shapes, made)
+
+
+def _einsum(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
+    return axes.einsum(str(args.get("equation", "")), shapes)
+
+
+def _convolution(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
+    if args.get("transposed") or len(shapes[0]) != len(made):
         return None
-    n, k = len(made) - 1, len(made)
-    batch = _aligned([a[:-2], b[:-2]], made[:-2])
-    return [[*batch[0], n - 1, k], [*batch[1], k, n], list(range(len(made)))]
+    return axes.convolution(shapes, made, int(args.get("groups", 1)))
 
 
-def _add_matmul(call: Call) -> list[list[int]] | None:
-    args, (bias, *others), made = call
-    rows = _matmul((args, others, made))
-    return None if rows is None else [_aligned([bias], made)[0], *rows]
+def _embedding(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
+    return axes.lookup(shapes[1], made)
 
 
-def _einsum(call: Call) -> list[list[int]] | None:
-    args, shapes, made = call
-    left, arrow, right = str(args.get("equation", "")).replace(" ", "").partition("->")
-    terms = left.split(",")
-    if not arrow or "." in left or len(terms) != len(shapes) or any(len(set(t)) < len(t) for t in (*terms, right)):
-        return None
-    letters = {letter: i for i, letter in enumerate(dict.fromkeys(left))}
-    return [[letters[letter] for letter in term] for term in (*terms, right)]
+def _attention(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
+    return axes.attention(shapes, made)
 
 
-def _grouped(call: Call) -> list[list[int]] | None:
-    """Rows of a matrix by those of several, a run of rows each: experts."""
-    _, (shape, weight, *others), made = call
-    if len(shape) != 2 or len(weight) != 3 or len(made) != 2:
-        return None
-    return [[0, 2], [-1, 2, 1], *[[-1] * len(other) for other in others], [0, 1]]
-
-
-def _convolution(call: Call) -> dict[str, Any] | None:
-    args, (shape, weight, *bias), made = call
-    groups, spatial = int(args.get("groups", 1)), [-1] * (len(made) - 2)
-    if args.get("transposed") or len(shape) != len(made):
-        return None
-    apart, into = (1, -1) if groups > 1 else (2, 2)
-    rows = [[0, apart, *spatial], [1, into, *spatial], *[[1] for _ in bias], [0, 1, *spatial]]
-    return {"labels": rows, **({"units": {"1": groups}} if groups > 1 else {})}
-
-
-def _embedding(call: Call) -> list[list[int]]:
-    _, (_, indices, *_), made = call
-    row = len(made)
-    return [[row, len(made) - 1], list(range(len(indices))), list(range(len(made)))]
-
-
-def _attention(call: Call) -> list[list[int]] | None:
-    _, (q, k, v, *mask), made = call
-    if len(made) != 4 or any(len(shape) != 4 for shape in (q, k, v)):
-        return None
-    masks = [[at if at in (0, 1) else -1 for at in row] for row in _aligned(mask, made)[:-1]]
-    return [[0, 1, -1, -1], [0, 1, -1, -1], [0, 1, -1, -1], *masks, [0, 1, -1, -1]]
-
-
-def _permuted(call: Call) -> list[list[int]] | None:
-    args, (shape, *_), _ = call
-    n = len(shape)
+def _permuted(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
+    n = len(shapes[0])
     order = list(range(n))
     if "dims" in args:
-        order = [int(d) % n for d in args["dims"]]
+        order = [int(d) for d in args["dims"]]
     elif n >= 2:
         one, other = int(args.get("dim0", -1)) % n, int(args.get("dim1", -2)) % n
         order[one], order[other] = order[other], order[one]
-    return [list(range(n)), order] if len(order) == n else None
+    return axes.permuted(order) if len(order) == n else None
 
 
-def _pieces(call: Call) -> dict[str, Any]:
-    args, (shape, *_), _ = call
-    return {"parts": int(args.get("dim", 0)) % len(shape)}
+def _pieces(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
+    return {"parts": int(args.get("dim", 0)) % len(shapes[0])}
 
 
-def _slice(call: Call) -> dict[str, Any] | None:
-    args, (shape, *_), _ = call
-    d = int(args.get("dim", 0)) % len(shape)
+def _slice(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
     start = args.get("start") or 0
-    if args.get("step", 1) != 1 or not isinstance(start, int):
-        return None
-    return {"slice": [d, max(0, start + shape[d]) if start < 0 else min(start, shape[d])]}
+    plain = args.get("step", 1) == 1 and isinstance(start, int)
+    return axes.sliced(shapes[0], int(args.get("dim", 0)), start) if plain else None
 
 
-def _without(call: Call) -> list[list[int]]:
-    """A dimension goes: one place of it, or each by itself."""
-    args, (shape, *others), _ = call
-    d = int(args.get("dim", 0)) % len(shape)
-    labels = [-1 if at == d else at for at in range(len(shape))]
-    return [labels, *[[-1] * len(other) for other in others], labels[:d] + labels[d + 1 :]]
+def _without(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
+    return axes.without(shapes, int(args.get("dim", 0)))
 
 
-def _joined(call: Call) -> list[list[int]]:
-    args, shapes, made = call
-    d = int(args.get("dim", 0)) % len(made)
-    labels = [-1 if at == d else at for at in range(len(made))]
-    return [*[labels] * len(shapes), labels]
+def _joined(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
+    return axes.joined(len(shapes), made, int(args.get("dim", 0)), new=False)
 
 
-def _stacked(call: Call) -> list[list[int]]:
-    args, shapes, made = call
-    d = int(args.get("dim", 0)) % len(made)
-    labels = [-1 if at == d else at for at in range(len(made))]
-    return [*[labels[:d] + labels[d + 1 :]] * len(shapes), labels]
+def _stacked(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
+    return axes.joined(len(shapes), made, int(args.get("dim", 0)), new=True)
 
 
-_RULES: dict[str, Callable[[Call], list[list[int]] | dict[str, Any] | None]] = {
-    "linear": _linear,
-    "matmul": _matmul,
-    "mm": _matmul,
-    "bmm": _matmul,
-    "addmm": _add_matmul,
-    "baddbmm": _add_matmul,
-    "einsum": _einsum,
-    "_grouped_mm": _grouped,
-    "grouped_mm_fallback": _grouped,
-    "embedding": _embedding,
-    "scaled_dot_product_attention": _attention,
-    "layer_norm": _normalised,
-    "native_layer_norm": _normalised,
-    "rms_norm": _normalised,
-    "batch_norm": _batch_norm,
-    "group_norm": _group_norm,
-    "permute": _permuted,
-    "transpose": _permuted,
-    "t": _permuted,
-    "mT": _permuted,
-    "expand": _elementwise,
-    "slice": _slice,
-    "select": _without,
-    "unbind": _without,
-    "cat": _joined,
-    "concat": _joined,
-    "stack": _stacked,
-    **dict.fromkeys(("split", "split_with_sizes", "chunk", "tensor_split"), _pieces),
-    **dict.fromkeys(_ALONG, _along),
-    **dict.fromkeys(_SUMS, _sums),
-    **dict.fromkeys(_POOLS, _pooled),
-    **dict.fromkeys(_CONVOLUTIONS, _convolution),
+_NAMES: dict[Rule, str] = {
+    _linear: "linear",
+    _matmul: "matmul mm bmm",
+    _added_matmul: "addmm baddbmm",
+    _grouped: "_grouped_mm grouped_mm_fallback",
+    _einsum: "einsum",
+    _convolution: "conv1d conv2d conv3d convolution",
+    _embedding: "embedding",
+    _attention: "scaled_dot_product_attention",
+    _layer_norm: "layer_norm rms_norm",
+    _batch_norm: "batch_norm",
+    _group_norm: "group_norm",
+    _along: "softmax _softmax log_softmax _log_softmax cumsum sort topk argsort",
+    _sum: "sum mean",
+    _largest: "amax amin all any",
+    _pooled: "max_pool1d max_pool2d max_pool3d max_pool2d_with_indices avg_pool1d avg_pool2d avg_pool3d "
+    "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool2d "
+    "upsample_bilinear2d upsample_nearest2d",
+    _permuted: "permute transpose t mT",
+    _pieces: "split split_with_sizes chunk tensor_split",
+    _slice: "slice",
+    _without: "select unbind",
+    _joined: "cat concat",
+    _stacked: "stack",
 }
-"""Name of a call -> its labels, or what else is noted."""
+_RULES: dict[str, Rule] = {name: rule for rule, names in _NAMES.items() for name in names.split()}

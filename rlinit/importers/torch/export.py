@@ -217,7 +217,8 @@ def from_program(
     Extras of an op: ``node`` (name of its node in ``program.graph``, or of its module), ``nodes`` (all of its nodes
     in order), ``module`` (path of the module it belongs to), ``outputs`` (a list of [dtype, dimension, ...]),
     ``scopes`` ([path, class] of the modules around it), ``holds`` (other modules whose folded weights it has) and
-    ``view`` (True where the output shares its input's storage).
+    ``view`` (True where the output shares its input's storage); ``axes`` and ``operands``: see
+    `rlinit.importers.common.axes`.
 
     Parameters
     ----------

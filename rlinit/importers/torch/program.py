@@ -252,7 +252,7 @@ class ProgramReader:
         return row | self.precision.noted()
 
     def _axes(self, op: _Op) -> dict[str, Any]:
-        """Return what there is to note of the dimensions of a call; see `rlinit.importers.torch.axes`."""
+        """Return what there is to note of the dimensions of a call; see `rlinit.importers.common.axes`."""
         first, *others = op.nodes
         made = tensors_of(first.meta.get("val"))
         if not made or first.op != "call_function" or any(node.target is not operator.getitem for node in others):

@@ -85,7 +85,7 @@ class ProblemOptions:
     """For training: sgd, momentum, adam, adam-bf16, or the bytes held for each byte of parameters."""
 
     replicas: int | Literal["auto"] = 1
-    """For pipeline: replicas of every stage, or auto: of each its own; ops have a menu (rlinit.menu)."""
+    """For pipeline: replicas of every stage, or auto: of each its own; by ops' menus (rlinit.menu), else as traced."""
     tensor_parallel: int | Literal["auto"] = 1
     """For pipeline: devices that share the work of an op, in every stage, or auto: in each stage as many as pay."""
     uniform: bool = False
@@ -140,8 +140,6 @@ class ProblemOptions:
             )
         if self.training not in (None, "1f1b", "gpipe"):
             raise _refused("training", self.training, "1f1b or gpipe for stages of several devices")
-        if self.optimizer != "adam":
-            raise RlinitError("optimizer: the menus of ops say what is held (--optimizer)")
 
     def _check_training(self) -> None:
         self._set("microbatches", _whole("microbatches", self.microbatches, 1, ", or none"))

@@ -1,7 +1,7 @@
 """How the ops of a traced model lie on a tensor group: whose work is shared out, and what the group exchanges for it.
 
-Importers note of an op which dimensions of what it reads and makes belong together (`rlinit.importers.common.axes`). From
-these, op by op in the order of the data:
+Importers note of an op which dimensions of what it reads and makes belong together (`rlinit.importers.common.axes`).
+From these, op by op in the order of the data:
 
 - A product of parameters whose input every device has is split by its outputs, or else by its inputs: by columns, as
   Megatron-LM calls it; a table by its rows, experts in one array by the expert. What it makes lies in pieces.
@@ -21,7 +21,7 @@ Shoeybi et al.: Megatron-LM, 2019. Xu et al.: GSPMD, 2021.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -67,7 +67,15 @@ class Runs:
         return tuple(length * size // whole for length in self.lengths or (1,))
 
     def fit(self, size: int, degree: int) -> bool:
-        """Return whether a dimension of a size can be cut so, in equal pieces of every run."""
+        """Return whether a dimension of a size can be cut so, in equal pieces of every run.
+
+        Parameters
+        ----------
+        size
+            Of the dimension.
+        degree
+            Pieces of each run.
+        """
         whole = sum(self.lengths or (1,))
         return all(length * size % (whole * degree) == 0 for length in self.lengths or (1,))
 
@@ -84,7 +92,15 @@ class Runs:
         return alike[0] == alike[1]
 
     def take(self, start: int, length: int, size: int, degree: int) -> bool:
-        """Return whether one slice of the dimension is a run, which an open dimension makes of it."""
+        """Return whether one slice of the dimension is a run, which an open dimension makes of it.
+
+        Parameters
+        ----------
+        start, length
+            Of the slice.
+        size, degree
+            As for `fit`.
+        """
         at = 0
         for i, run in enumerate(runs := self.of(size)):
             if (start, length) == (at, run):
@@ -159,6 +175,9 @@ EXCHANGES = ("all_reduce", "all_gather", "all_reduce_back", "all_gather_back")
 def layout_of(graph: Graph, degree: int) -> Layout:
     """Return how a graph's ops lie on a group of devices.
 
+    Columns that a view takes apart into several dimensions lie by heads, or where it is (2, width) or (3, width) by the
+    last one, which its sizes do not tell from few heads: both are tried, and that of fewer operations and bytes kept.
+
     Parameters
     ----------
     graph
@@ -166,11 +185,17 @@ def layout_of(graph: Graph, degree: int) -> Layout:
     degree
         Devices t of the group.
     """
+    found = [_layout(graph, degree, last) for last in ((False, True) if degree > 1 else (False,))]
+    flops = np.nan_to_num(graph.flops)
+    return min(found, key=lambda one: (float((flops * one.work).sum()), sum(map(np.sum, one.exchanged_bytes.values()))))
+
+
+def _layout(graph: Graph, degree: int, last: bool) -> Layout:
     n = graph.num_ops
     exchanged = {what: np.zeros(n) for what in EXCHANGES}
     layout = Layout(degree, [None] * n, [[] for _ in range(n)], np.ones(n), np.ones(n), [False] * n, exchanged, set())
     if degree > 1:
-        placing = _Placing(graph, layout)
+        placing = _Placing(graph, layout, last)
         for v in graph.order.tolist():
             placing.place(v)
         for v in np.flatnonzero(np.diff(graph.succ_indptr) == 0).tolist():
@@ -182,8 +207,8 @@ def layout_of(graph: Graph, degree: int) -> Layout:
 class _Placing:
     """Lays ops out one after another."""
 
-    def __init__(self, graph: Graph, layout: Layout) -> None:
-        self.graph, self.layout, self.t = graph, layout, layout.degree
+    def __init__(self, graph: Graph, layout: Layout, last: bool) -> None:
+        self.graph, self.layout, self.t, self.last = graph, layout, layout.degree, last
         self.bytes_of = known_bytes(graph.made_bytes)
         self.edge_bytes = dict(zip(map(tuple, graph.edges.tolist()), known_bytes(graph.edge_bytes), strict=True))
         self.trained = _trained(graph)
@@ -247,7 +272,7 @@ class _Placing:
             return
         layout, sizes, held = self.layout, 0.0, 0.0
         for i, (one, row) in enumerate(zip(operands, rows, strict=True)):
-            cut = label in row
+            cut = label in row and runs.fit(one.shape[row.index(label)], self.t)
             if cut:
                 layout.read[v][i] = Pieces(row.index(label), runs)
             if one.op < 0:
@@ -271,12 +296,16 @@ class _Placing:
             layout.exchanged_bytes["all_reduce"][v] += self.bytes_of[v]
 
     def _label_of(
-        self, v: int, operands: Sequence[Operand], rows: Sequence[Sequence[int]], out: Sequence[int], units: dict[str, int]
+        self,
+        v: int,
+        operands: Sequence[Operand],
+        rows: Sequence[Sequence[int]],
+        out: Sequence[int],
+        units: dict[str, int],
     ) -> tuple[int, Runs]:
         """Return the label that an op is split by, and its runs; `_ALL` for none."""
-        lying = [
-            (one, row[one.pieces.dim]) for one, row in zip(operands, rows, strict=True) if one.pieces is not None
-        ]
+        pairs = zip(operands, rows, strict=True)
+        lying = [(one, row[one.pieces.dim]) for one, row in pairs if one.pieces is not None]
         for one, label in sorted(lying, key=lambda pair: -math.prod(pair[0].shape)):
             assert one.pieces is not None
             if label != _ALL and self._fits(label, one.pieces.runs, operands, rows, units):
@@ -292,15 +321,17 @@ class _Placing:
     def _fits(
         self, label: int, runs: Runs, operands: Sequence[Operand], rows: Sequence[Sequence[int]], units: dict[str, int]
     ) -> bool:
-        """Return whether all operands can be cut by a label; those that lie so by other runs cannot."""
+        """Return whether an op can be split by a label: constants are cut by it, and what lies so has these runs."""
         count = units.get(str(label))
         if count is not None and (count % self.t or len(runs.lengths or (1,)) > 1):
             return False
         for one, row in zip(operands, rows, strict=True):
             if label in row:
                 at = row.index(label)
-                alike = one.pieces is None or one.pieces.dim != at or one.pieces.runs.agree(runs)
-                if not alike or not runs.fit(one.shape[at], self.t):
+                lies = one.pieces if one.pieces is not None and one.pieces.dim == at else None
+                if lies is not None and not lies.runs.agree(runs):
+                    return False
+                if (lies is not None or one.op < 0) and not runs.fit(one.shape[at], self.t):
                     return False
         runs.settled = runs.settled or count is not None
         return True
@@ -327,7 +358,7 @@ class _Placing:
         assert one.pieces is not None
         dim, runs = one.pieces
         if axes.get("view"):
-            return seen(one.shape, one.pieces, made[0], self.t) if made else None
+            return seen(one.shape, one.pieces, made[0], self.t, last=self.last) if made else None
         along, *begin = axes["slice"] if "slice" in axes else [axes["parts"]]
         if dim != along:
             return one.pieces
@@ -342,7 +373,9 @@ class _Placing:
         return Pieces(dim, Runs())
 
 
-def seen(shape: tuple[int, ...], pieces: Pieces, made: tuple[int, ...], degree: int) -> Pieces | None:
+def seen(
+    shape: tuple[int, ...], pieces: Pieces, made: tuple[int, ...], degree: int, *, last: bool = False
+) -> Pieces | None:
     """Return where a dimension in pieces lies when the elements take another shape; None where it is in no one.
 
     Parameters
@@ -353,9 +386,13 @@ def seen(shape: tuple[int, ...], pieces: Pieces, made: tuple[int, ...], degree: 
         The other shape.
     degree
         Devices t.
+    last
+        Whether the last of several dimensions may be it, where nothing says which.
     """
     dim, runs = pieces
-    before, after = _beside(shape, dim, made)
+    before, after = next(
+        ((a, b) for a, b in reshaped_dims(shape, made) if a[0] <= dim < a[1]), ((dim, dim + 1), (0, 0))
+    )
     outer, inner = math.prod(shape[before[0] : dim]), math.prod(shape[dim + 1 : before[1]])
     if not outer * inner:
         return None
@@ -366,7 +403,7 @@ def seen(shape: tuple[int, ...], pieces: Pieces, made: tuple[int, ...], degree: 
         left, right = math.prod(made[after[0] : j]), math.prod(made[j + 1 : after[1]])
         if not runs.settled and runs.lengths is None and outer == 1:
             each = made[j] * right
-            if each % inner or made[j] % degree or each // inner % degree:
+            if each % inner or made[j] % degree or each // inner % degree or (j == large[-1] != large[0] and not last):
                 continue
             runs.lengths, runs.settled = (each // inner,) * left, True
             return Pieces(j, Runs())
@@ -380,11 +417,23 @@ def seen(shape: tuple[int, ...], pieces: Pieces, made: tuple[int, ...], degree: 
     return None
 
 
-def _beside(shape: Sequence[int], dim: int, made: Sequence[int]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the dimensions (from, to) of a tensor around one, and those of another shape that hold the same."""
+def reshaped_dims(shape: Sequence[int], made: Sequence[int]) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Return the fewest dimensions (from, to) of two shapes of as many elements that hold the same ones.
+
+    Parameters
+    ----------
+    shape, made
+        Sizes of the dimensions.
+
+    Examples
+    --------
+    >>> reshaped_dims((2, 12, 64), (2, 3, 4, 64))
+    [((0, 1), (0, 1)), ((1, 2), (1, 3)), ((2, 3), (3, 4))]
+    """
+    found: list[tuple[tuple[int, int], tuple[int, int]]] = []
     i = j = 0
     while i < len(shape):
-        start, other, a, b = i, j, shape[i], 1
+        start, a, b = (i, j), shape[i], 1
         i += 1
         while a != b:
             if a < b and i < len(shape):
@@ -392,10 +441,9 @@ def _beside(shape: Sequence[int], dim: int, made: Sequence[int]) -> tuple[tuple[
             elif j < len(made):
                 b, j = b * made[j], j + 1
             else:
-                break
-        if dim < i:
-            return (start, i), (other, j)
-    return (dim, dim + 1), (0, 0)
+                return found
+        found.append(((start[0], i), (start[1], j)))
+    return found
 
 
 def local_graph(graph: Graph, layout: Layout) -> Graph:
@@ -416,7 +464,7 @@ def local_graph(graph: Graph, layout: Layout) -> Graph:
             more[v] += (1.0 - 1.0 / t) * size
     further = graph.further
     if len(further):
-        further = FurtherTensors(further.op, further.port, further.size_bytes * made[further.op])
+        further = FurtherTensors(further.op, further.size_bytes * made[further.op], further.port)
     return replace(
         graph,
         flops=graph.flops * layout.work,
@@ -429,11 +477,11 @@ def local_graph(graph: Graph, layout: Layout) -> Graph:
     )
 
 
-def _local(row: dict[str, Any], pieces: Pieces | None, degree: int) -> dict[str, Any]:
+def _local(row: Mapping[str, Any], pieces: Pieces | None, degree: int) -> Mapping[str, Any]:
     """Return what is noted of an op with the shapes that a device has."""
     if pieces is None or "outputs" not in row:
         return row
-    return row | {
+    return dict(row) | {
         "outputs": [
             [dtype, *[size // degree if d == pieces.dim else size for d, size in enumerate(shape)]]
             for dtype, *shape in row["outputs"]
@@ -441,16 +489,18 @@ def _local(row: dict[str, Any], pieces: Pieces | None, degree: int) -> dict[str,
     }
 
 
-def _shapes(row: dict[str, Any]) -> list[tuple[int, ...]]:
+def _shapes(row: Mapping[str, Any]) -> list[tuple[int, ...]]:
     """Return the shapes of an op's outputs."""
     return [tuple(shape) for _, *shape in row.get("outputs", ())]
 
 
 def _trained(graph: Graph) -> list[bool]:
     """Return (n,) whether gradients flow into what an op makes."""
-    found = (known_bytes(graph.param_bytes) > 0).tolist()
+    found: list[bool] = (known_bytes(graph.param_bytes) > 0).tolist()
     for v in graph.order.tolist():
         before = graph.pred[graph.pred_indptr[v] : graph.pred_indptr[v + 1]].tolist()
         kinds = [str(one[0]) for one in graph.extras.get(v, {}).get("outputs", ()) if one]
-        found[v] = (found[v] or any(found[u] for u in before)) and not all(k.startswith(("int", "bool", "uint")) for k in kinds or ["float"])
+        found[v] = (found[v] or any(found[u] for u in before)) and not all(
+            k.startswith(("int", "bool", "uint")) for k in kinds or ["float"]
+        )
     return found

@@ -192,13 +192,21 @@ def _one_way(plain: StageProblem, forward: Graph) -> tuple[FloatArray, FloatArra
 def _op_work(graph: Graph, device: Device, seconds: FloatArray, partner: IntArray | None) -> FloatArray:
     """Return the seconds of each forward op and its backward on a device, from those of the graph's ops."""
     if partner is None:
-        return seconds + _backward_times(graph, device, seconds)
+        return seconds + backward_times(graph, device, seconds)
     both = _summed(seconds, partner, graph.num_ops)
     return np.asarray(both[partner == np.arange(graph.num_ops)])
 
 
-def _backward_times(graph: Graph, device: Device, forward_s: FloatArray) -> FloatArray:
-    """Return (n_ops,) seconds of each op's backward: as given, else `_BACKWARD` times its forward's."""
+def backward_times(graph: Graph, device: Device, forward_s: FloatArray) -> FloatArray:
+    """Return (n_ops,) seconds of each op's backward: as given, else `_BACKWARD` times its forward's.
+
+    Parameters
+    ----------
+    graph, device
+        What gives them.
+    forward_s
+        (n_ops,) seconds of the forward.
+    """
     seconds = _BACKWARD * forward_s
     for i, row in graph.extras.items():
         given = row.get("backward_time_s")

@@ -13,6 +13,7 @@ from rlinit.costs.roofline import op_times
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.measurement.ops import placed_plan
+from rlinit.stages.groups.layouts import layout_of
 from tests.late import late_imports
 
 with late_imports():
@@ -46,6 +47,14 @@ def test_torch_and_onnx_agree(case: str, tmp_path: Path) -> None:
     plans = [rlinit.schedule(graph, MACHINE, objective="latency", time_limit_s=0.5) for graph in (ours, theirs)]
     assert plans[1].value == pytest.approx(plans[0].value, rel=0.1)
     check_nodes(theirs, tmp_path / "model.onnx", model, args)
+    for degree in (2, 4):
+        layouts = [layout_of(graph, degree) for graph in (ours, theirs)]
+        flops = [
+            float((layout.work * graph.flops).sum()) for layout, graph in zip(layouts, (ours, theirs), strict=True)
+        ]
+        sent = [sum(float(row.sum()) for row in layout.exchanged_bytes.values()) for layout in layouts]
+        assert flops[1] == pytest.approx(flops[0], rel=0.05)
+        assert sent[1] == pytest.approx(sent[0], rel=0.1)
 
 
 def check_nodes(graph: Graph, path: Path, model: Any, args: Any) -> None:

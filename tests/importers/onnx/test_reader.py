@@ -75,7 +75,10 @@ def test_a_small_network_in_full() -> None:
     assert graph.flops.tolist() == [0, 2 * 256 * 27, 0, 0, 0, 2 * 2560]
     assert ("conv", "sum") in edges(graph)
     assert graph.num_edges == 6
-    assert graph.extras[1] == {"node": "conv", "nodes": [0], "tensors": ["a"], "outputs": [["float32", 1, 4, 8, 8]]}
+    noted = {"node": "conv", "nodes": [0], "tensors": ["a"], "outputs": [["float32", 1, 4, 8, 8]]}
+    operands = [["x", 1, 3, 8, 8], ["", 4, 3, 3, 3], ["", 4]]
+    labels = [[0, 2, -1, -1], [1, 2, -1, -1], [1], [0, 1, -1, -1]]
+    assert graph.extras[1] == noted | {"axes": {"labels": labels}, "operands": operands}
     assert graph.extras[4]["node"] == "f"
     assert graph.extras[4]["view"]
     half = from_onnx(model, dtype=("int4", "fp16"))

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import transformers as installed
 from torch import nn
+
+transformers: Any = installed
 
 
 class Convolutions(nn.Module):
@@ -93,15 +96,13 @@ def case(name: str) -> tuple[nn.Module, tuple[Any, ...]]:
     """
     tokens = torch.randint(0, 40, (2, 8))
     ours = {"convolutions": (Convolutions, torch.randn(2, 3, 8, 8)), "mixers": (Mixers, torch.randn(2, 8, 32))}
-    ours |= {"einsums": (Einsums, tokens)}  # type: ignore[dict-item]
+    ours |= {"einsums": (Einsums, tokens)}
     if name in ours:
         made, x = ours[name]
         return made().eval(), (x,)
     if name == "encoder":
         layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
         return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).train(), (torch.randn(2, 8, 32),)
-    import transformers
-
     shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 8, "vocab_size": 40}
     more = {"intermediate_size": 64, "num_key_value_heads": 4}
     config: Any = {
@@ -114,3 +115,16 @@ def case(name: str) -> tuple[nn.Module, tuple[Any, ...]]:
     }[name]()
     kind = transformers.AutoModel if name == "bert" else transformers.AutoModelForCausalLM
     return kind.from_config(config).eval(), (tokens,)
+
+
+def without_weights(config: Any) -> tuple[nn.Module, tuple[Any, ...]]:
+    """Return a Llama whose weights take no memory, and a prompt of 2,048 tokens.
+
+    Parameters
+    ----------
+    config
+        Its sizes.
+    """
+    with torch.device("meta"):
+        module = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config)).eval()
+    return module, (torch.zeros(1, 2048, dtype=torch.long, device="meta"),)

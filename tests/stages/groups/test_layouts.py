@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from rlinit.graph import Graph
-from rlinit.stages.groups.layouts import Layout, Pieces, Runs, layout_of, seen
+from rlinit.stages.groups.layouts import Layout, Pieces, layout_of
 from tests.late import late_imports
 
 with late_imports():
@@ -43,7 +42,7 @@ def changed(value: Any, pieces: Pieces | None, rank: int, degree: int, *, zero: 
 
 def check_op(node: Any, reads: list[Pieces | None], layout: Layout, v: int, values: dict[Any, Any]) -> None:
     """Compare what each device makes of its pieces with its piece of what the op makes."""
-    whole = values[node]
+    whole, lies = values[node], layout.pieces[v]
     parts = []
     for rank in [*range(layout.degree), *([-1] if layout.partial[v] else [])]:
         rest = iter(reads)
@@ -61,11 +60,10 @@ def check_op(node: Any, reads: list[Pieces | None], layout: Layout, v: int, valu
         if layout.partial[v]:
             parts.append(made)
             continue
+        assert lies is not None
         for one, other in zip(*(x if isinstance(x, (tuple, list)) else [x] for x in (made, whole)), strict=True):
-            kept = piece(one, layout.pieces[v], rank, layout.degree)
-            torch.testing.assert_close(
-                one.index_select(layout.pieces[v].dim, kept), other.index_select(layout.pieces[v].dim, kept)
-            )
+            kept = piece(one, lies, rank, layout.degree)
+            torch.testing.assert_close(one.index_select(lies.dim, kept), other.index_select(lies.dim, kept))
     if layout.partial[v]:
         *ranks, nothing = parts
         torch.testing.assert_close(nothing + sum(one - nothing for one in ranks), whole, rtol=1e-4, atol=1e-4)
@@ -98,7 +96,7 @@ def test_pieces_need_no_more_than_pieces(name: str) -> None:
     program, graph, values = traced(name)
     nodes = {node.name: node for node in program.graph.nodes}
     with torch.no_grad():
-        for degree in (2, 4):
+        for degree in (2, 4, 8):
             layout = layout_of(graph, degree)
             split = [v for v in range(graph.num_ops) if layout.work[v] < 1.0]
             assert split
