@@ -360,7 +360,7 @@ class LatencyProgram(Program):
         return {at: amount for at, amount in found.items() if amount or not at}
 
     def pairs(self, fixed: dict[int, int], point: Any) -> list[int]:
-        """Return the order of the two ops of one device that run at once for longest in a point, if any do.
+        """Return the order of the two ops of one device that are furthest from either order in a point, if any are.
 
         Parameters
         ----------
@@ -375,8 +375,8 @@ class LatencyProgram(Program):
         begin = {v: point[at] for v, at in enumerate(self.start)}
         for i, ops in on.items():
             for u, v in combinations(ops, 2):
-                ends = (begin[w] + float(self.windows.time[w][i]) for w in (u, v))
-                over = min(ends) - max(begin[u], begin[v])
+                ends = [begin[w] + float(self.windows.time[w][i]) for w in (v, u)]
+                over = min(ends[0] - begin[u], ends[1] - begin[v])  # an op of no time may not run within another, too
                 ordered = (self.state.later[u] >> v | self.state.later[v] >> u) & 1
                 if over > best and not ordered and self.orders.get((u, v, i)) not in fixed:
                     best, chosen = over, (u, v, i)

@@ -108,16 +108,23 @@ class Proof:
         self._scales: list[int] = []
         self._count = 0
 
-    def run(self) -> bool:
-        """Prove the goal, or else what the root's linear program says without a tree; return whether it is the goal."""
-        try:
-            if self.goal > 0:
-                self._prove({}, {})
-                return True
-        except _OpenCase:
-            pass
-        self.goal = self.root.least()
-        self.derived = []
+    def run(self, *less: int) -> bool:
+        """Prove the goal, or else what the root's linear program says without a tree; return whether it is a goal.
+
+        Parameters
+        ----------
+        less
+            Goals to try in turn where there is no proof of the first.
+        """
+        for goal in (self.goal, *less):
+            self.goal, self.derived, self.bytes = goal, [], 0
+            try:
+                if goal > 0:
+                    self._prove({}, {})
+                    return True
+            except _OpenCase:
+                pass
+        self.goal, self.derived = self.root.least(), []
         self._conclude(self.root)
         return False
 
@@ -168,14 +175,15 @@ class Proof:
     def _branch(self, fixed: dict[int, int], point: Any, decided: bool) -> int:
         """Return the variable whose two cases promise most, of those that a point leaves open."""
         program, chosen = self.program, list[int]()
-        open_groups = [group for group in program.groups if not any(fixed.get(at) for at in group)]
+        left = ([at for at in group if fixed.get(at) != 0] for group in program.groups)
+        open_groups = [group for group in left if len(group) > 1 and not any(fixed.get(at) for at in group)]
         if point is not None and not decided:
-            tops = [max((at for at in group if at not in fixed), key=lambda at: point[at]) for group in open_groups]
+            tops = [max(group, key=lambda at: point[at]) for group in open_groups]
             chosen = [at for at in tops if point[at] < 1 - 1e-6]
             chosen = sorted(chosen, key=lambda at: abs(point[at] - 0.5))[:_CANDIDATES]
         elif point is not None:
             chosen = program.pairs(fixed, point)
-        chosen = chosen or [at for group in open_groups for at in group if at not in fixed][:1]
+        chosen = chosen or [group[0] for group in open_groups[:1]]
         if not chosen:
             raise _OpenCase
         best, most = chosen[0], -1.0
@@ -313,10 +321,9 @@ def prove(plan: Plan, graph: Graph, hardware: Hardware, time_limit_s: float) -> 
     goals = [math.ceil(min(value, (bound or value) * (1 - check.ROUNDING)) / program.unit)]
     if value - bound <= check.OPTIMAL * value:  # which may lie above the optimum by the rounding of floats
         goals.insert(0, math.floor(value / program.unit))
-    for wanted in dict.fromkeys(goals):
-        proof = Proof(program, wanted, budget)
-        if proof.run():
-            break
+    first, *less = dict.fromkeys(goals)
+    proof = Proof(program, first, budget)
+    proof.run(*less)
     proven = proof.goal * program.unit
     about = [
         f"rlinit: the {plan.objective} of {plan.graph!r} on {plan.hardware!r} is at least {float(proven)}",

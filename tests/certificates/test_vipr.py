@@ -175,6 +175,18 @@ def test_problems_of_nine_ops_are_proven_to_the_last_digit(number: int, tmp_path
     assert re.fullmatch(rf"\S+ G {problem.least} OBJ {{ (lin|rnd|uns) [0-9/ -]+ }} -1", last), last
 
 
+def test_an_op_without_time_runs_before_or_after_another(tmp_path: Path) -> None:
+    """Its order on a device is decided, too: z, between p and q, waits for b, or b for it."""
+    rows = {"p": (1.0, "x"), "z": (0.0, "y"), "q": (2.0, "x"), "b": (3.0, "y")}
+    ops = [(name, {"time_s": time, "out_bytes": 0.0, "forbidden": [other]}) for name, (time, other) in rows.items()]
+    graph = rlinit.Graph.build(ops, [("p", "z"), ("z", "q")])
+    hardware = rlinit.Hardware.mesh([rlinit.Device("x"), rlinit.Device("y")], 1.0)
+    plan = rlinit.schedule(graph, hardware, objective="latency")
+    assert plan.value == 4.0
+    assert plan.certify_vipr(tmp_path / "x.vipr", graph, hardware) == 4.0
+    vipr_checker.check((tmp_path / "x.vipr").read_text())
+
+
 def test_files_that_would_be_too_long_are_refused_before_they_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
