@@ -19,6 +19,7 @@ models, MLSys 2023.
 
 from __future__ import annotations
 
+import importlib
 import time
 from itertools import product
 from typing import Any
@@ -87,8 +88,8 @@ def plans() -> list[dict[str, Any]]:
 def traced() -> list[dict[str, Any]]:
     """Plan models of transformers by the menus of what is traced, layers whole, and of their configs."""
     import torch
-    import transformers
 
+    transformers: Any = importlib.import_module("transformers")
     rows = []
     for name, config in MODELS.items():
         model = llm.load(config, context=TOKENS)
