@@ -109,8 +109,10 @@ def traced() -> list[dict[str, Any]]:
             seconds = median_seconds(lambda: rlinit.schedule(graph, hardware, **asked), 3)  # noqa: B023
             other = llm.plan(model, cluster, **asked)
             row = {"model": name, "cluster": cluster, "ops": graph.num_ops, "tracing_s": tracing_s}
-            row |= {"status": plan.status, "value": plan.value, "bound": plan.bound, "seconds": seconds}
-            row |= {"of the config": other.value, "ratio": plan.value / other.value}
+            row |= {"status": plan.status, "seconds": seconds, "the config's": other.status}
+            if plan.values and other.values:
+                row |= {"value": plan.value, "bound": plan.bound}
+                row |= {"of the config": other.value, "ratio": plan.value / other.value}
             row["stages"] = ", ".join(f"{use.replicas}x{use.tensor_parallel}" for use in plan.stages)
             rows.append(row)
     return rows

@@ -39,7 +39,10 @@ from rlinit.files import check_schema
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.placements.lowering import shard_inputs
-from rlinit.plan import Plan, Resident, Transfers
+from rlinit.plan import Exchange, GroupRules, Plan, Resident, Transfers
+from rlinit.stages.groups.lowering import lower_groups
+from rlinit.stages.groups.problem import group_value
+from tests.exact.stages.groups.test_groups import cluster, drawn, every_plan
 from tests.properties import fuzz
 from tests.properties.brute_force import best_placement, best_stages
 
@@ -56,8 +59,28 @@ MOST_REPAIRS = 60
 Files = dict[str, Any]
 
 
+def groups_base(number: int, seed: int) -> Files | None:
+    """Return the four files of stages of several devices; None where there is no plan."""
+    rng = np.random.default_rng([seed, number, 17])
+    ops, devices, nodes, kinds = (int(rng.integers(1, most)) for most in (4, 5, 3, 3))
+    options: dict[str, Any] = {
+        "replicas": "auto", "tensor_parallel": "auto", "recompute": ("none", "auto", "all")[int(rng.integers(3))],
+        "training": (None, "1f1b", "gpipe")[int(rng.integers(3))], "microbatches": int(rng.integers(1, 5)),
+        "uniform": bool(rng.random() < 0.2),
+    }  # fmt: skip
+    exchange = str(rng.choice(get_args(Exchange)))
+    graph = drawn(int(rng.integers(10**6)), ops, exchange=exchange, kinds=kinds)
+    hardware = cluster(devices, nodes, float(rng.choice([6.0, 15.0, 40.0, np.inf])), 1.0, kinds)
+    try:
+        return certified(graph, hardware, options)
+    except RlinitError:  # no degree divides the devices for some op
+        return None
+
+
 def base(number: int, seed: int) -> Files | None:
     """Return the four files of a random small problem; None where there is no plan or brute force takes long."""
+    if number % 5 == 4:
+        return groups_base(number, seed)
     case = fuzz.draw(number, seed)
     if case.large or case.options.get("activations"):
         return None
@@ -77,7 +100,7 @@ def certified(graph: Graph, hardware: Hardware, options: dict[str, Any]) -> File
     plan = rlinit.schedule(graph, hardware, time_limit_s=5.0, **options)
     if plan.values is None:
         return None
-    hardware = hardware.with_stages(plan.num_stages) if plan.num_stages else hardware
+    hardware = hardware.with_stages(plan.num_stages) if plan.num_stages and plan.groups is None else hardware
     certificate = certificate_of(plan, graph, hardware)
     whole = (plan.to_dict(), graph.to_dict(), hardware.to_dict(), certificate)
     return dict(zip(FILES, (json.loads(json.dumps(data)) for data in whole), strict=True))
@@ -86,6 +109,10 @@ def certified(graph: Graph, hardware: Hardware, options: dict[str, Any]) -> File
 def asked(plan: Any) -> dict[str, Any]:
     """Return the options of `rlinit.schedule` that a plan answers."""
     options = {"objective": plan["objective"]}
+    if plan.get("groups"):
+        told = {key: value for key, value in plan["groups"].items() if key not in ("exchange", "workspace_bytes")}
+        several = {key: told[key] or "auto" for key in ("replicas", "tensor_parallel")}
+        return options | told | several | {"training": told["training"] or None}
     if plan["objective"] in ("latency", "throughput"):
         options |= {"transfers": plan["transfer_rule"], "resident": plan["resident"]}
     return options | ({"inputs": plan["inputs"]} if plan["objective"] == "throughput" else {})
@@ -328,13 +355,24 @@ def whole(data: Any) -> Any:
 def rules(plan: Any) -> tuple[Any, ...]:
     """Return what of a plan decides its problem beside graph and hardware."""
     inputs = int(plan.get("inputs") or 1)
-    return plan["objective"], inputs, plan.get("transfer_rule", "parallel"), plan.get("resident", "tensors")
+    groups = json.dumps(plan["groups"]) if plan.get("groups") else ""
+    return plan["objective"], inputs, plan.get("transfer_rule", "parallel"), plan.get("resident", "tensors"), groups
 
 
 @cache
-def optimum_of(problem: str, objective: str, inputs: int, transfers: str, resident: str) -> Any:
+def optimum_of(problem: str, objective: str, inputs: int, transfers: str, resident: str, groups: str = "") -> Any:
     """Return the best value on each level by brute force, None where nothing is feasible."""
     graph, hardware = Graph.from_dict(json.loads(problem)[0]), Hardware.from_dict(json.loads(problem)[1])
+    if groups:
+        asked = GroupRules(**json.loads(groups))
+        lowered = lower_groups(graph, hardware, asked).problem
+        values = [
+            group_value(lowered, plan)
+            for plan in every_plan(lowered)
+            if not asked.uniform or len({*zip(lowered.degrees[plan.degree], plan.replicas, strict=True)}) == 1
+        ]
+        least = min(values, default=(np.inf,))
+        return least if least[0] < np.inf else None
     if objective in ("pipeline", "memory"):
         return best_stages(graph, hardware, objective, False)
     shard = shard_inputs(graph, hardware, inputs)

@@ -1,8 +1,8 @@
 """PipeDream's published plans on 16 devices: VGG16 as 15 replicas of the convolutions and one device, ResNet50 as 16.
 
 Narayanan et al.: PipeDream, SOSP 2019, table 1 (configurations "15-1" and "16", 10 Gb/s between servers); the profiles
-are those of its repository (MIT license), with each layer of VGG16 and what follows it up to the next, and each block of
-ResNet50, as one op.
+are those of its repository (MIT license), with each layer of VGG16 and what follows it up to the next as one op, and
+each block of ResNet50.
 """
 
 from __future__ import annotations
