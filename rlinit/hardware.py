@@ -535,6 +535,27 @@ class Hardware:
         )
         return dataclasses.replace(mesh, sharing=self.sharing)
 
+    def part(self, places: Sequence[int], name: str = "") -> Hardware:
+        """Return hardware of some of the devices with their links, and what they share.
+
+        Parameters
+        ----------
+        places
+            Where the devices stand in this hardware, in the order they are to have.
+        name
+            Of the part; by default that of the whole.
+
+        Raises
+        ------
+        InvalidHardware
+            There is no device at a place.
+        """
+        if not all(0 <= i < self.num_devices for i in places):
+            raise InvalidHardware(f"{self.name!r} has {self.num_devices} devices; expected some of them, got {places}")
+        links, devices = np.ix_(places, places), tuple(self.devices[i] for i in places)
+        sharing = {key: one for key, one in self.sharing.items() if any(device.shares == key for device in devices)}
+        return Hardware(devices, self.bandwidth[links], self.latency_s[links], name or self.name, sharing)
+
     def io_bandwidth(self, i: int) -> tuple[float, float]:
         """Return (in, out) bytes/s of device i as a pipeline stage: its own figure, or its slowest links."""
         own = self.devices[i].io_bandwidth

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 
@@ -199,3 +200,17 @@ def test_whole_numbers_are_the_same_as_decimals(tmp_path: Path) -> None:
     again = Hardware.load(tmp_path / "hardware.json")
     assert again == hardware
     assert again.fingerprint() == hardware.fingerprint()
+
+
+def test_a_part_slows_itself_as_the_whole_does() -> None:
+    """A part has the devices named, their links, and what they share; others are refused."""
+    devices = [Device(name, shares="cpu" * (name != "c")) for name in "abc"]
+    bandwidth = np.arange(1.0, 10.0).reshape(3, 3)
+    whole = dataclasses.replace(Hardware.mesh(devices), bandwidth=bandwidth, sharing={"cpu": (1.0, 1.5)})
+    part = whole.part([2, 0], "two")
+    assert [device.name for device in part.devices] == ["c", "a"]
+    assert (part.name, part.sharing) == ("two", {"cpu": (1.0, 1.5)})
+    assert (part.bandwidth[0, 1], part.bandwidth[1, 0]) == (whole.bandwidth[2, 0], whole.bandwidth[0, 2])
+    assert whole.part([2]).sharing == {}
+    with pytest.raises(InvalidHardware, match="has 3 devices; expected some of them, got"):
+        whole.part(range(4))

@@ -23,7 +23,6 @@ from benchmarks.learning.families import FAMILIES, Case
 from benchmarks.learning.protocol import compare, print_comparisons
 from benchmarks.record import save
 from rlinit.costs.roofline import with_times
-from rlinit.sweeping.runs import first_devices
 
 LIMITS_S = (0.01, 0.05, 0.2)
 NEW_OPS = 0.05
@@ -42,7 +41,7 @@ def moved_costs(case: Case, rng: np.random.Generator) -> tuple[Case, Case]:
 
 def lost_device(case: Case, rng: np.random.Generator) -> tuple[Case, Case]:
     """Return a problem, and the same without the last device."""
-    return case, dataclasses.replace(case, hardware=first_devices(case.hardware, case.hardware.num_devices - 1))
+    return case, dataclasses.replace(case, hardware=case.hardware.part(range(case.hardware.num_devices - 1)))
 
 
 def new_ops(case: Case, rng: np.random.Generator) -> tuple[Case, Case]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from rlinit.arrays import ROUNDING, SAFETY
 from rlinit.budget import Budget
 from rlinit.exact.solvers.cp_sat import ConstraintSearch, ConstraintSettings
 from rlinit.stages.problem import StageAssignment, StageProblem, stage_value
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 
 _STEPS = 10**7
 """Steps of the start's value where no quantum of all costs is known, or too small a one."""
-
-_SAFETY, _NEAR = 1e-12, 1e-9
-"""Relative discount on bounds for rounding in float64, and steps by which a cost may be short of a whole number."""
 
 _SHARES, _MEMORY_SLACK = 1e12, 1e-10
 """Shares that all parameters together have, and relative room for rounding where they are held against a capacity."""
@@ -90,7 +88,7 @@ def solve_constraint_program(
         unit = quantum
     if not 0.0 < unit < np.inf:
         return 0.0
-    model = _Model(problem, unit, int(np.floor(value / unit * (1 + _SAFETY))), budget)
+    model = _Model(problem, unit, int(np.floor(value / unit * (1 + ROUNDING))), budget)
     if budget.expired:
         return 0.0
     model.hint(start)
@@ -102,9 +100,9 @@ def solve_constraint_program(
     def seconds(steps: float) -> float:
         if not np.isfinite(steps):
             return 0.0
-        # What costs were rounded up by, at most: `_NEAR` steps each.
-        over = _NEAR * (2 * problem.num_nodes + 2 * problem.num_tensors)
-        return max(0.0, (steps * (1 - _SAFETY) - over) * unit)
+        # What costs were rounded up by, at most: `SAFETY` steps each.
+        over = SAFETY * (2 * problem.num_nodes + 2 * problem.num_tensors)
+        return max(0.0, (steps * (1 - ROUNDING) - over) * unit)
 
     def raise_bound(steps: float) -> None:
         if on_bound is not None:
@@ -168,8 +166,8 @@ class _Model:
         self.cp.minimize(self.bottleneck)
 
     def _steps(self, seconds: float, hidden: int = 0) -> int:
-        """Return seconds in whole steps, rounded down but for `_NEAR`, at most one more than horizon and `hidden`."""
-        return int(min(np.floor(float(seconds) / self.unit + _NEAR), self.horizon + 1 + hidden))
+        """Return seconds in whole steps, rounded down but for `SAFETY`, at most one more than horizon and `hidden`."""
+        return int(min(np.floor(float(seconds) / self.unit + SAFETY), self.horizon + 1 + hidden))
 
     def _devices_of_ops(self) -> None:
         """Each op is on one device that may run it."""
@@ -226,7 +224,7 @@ class _Model:
             held = float(problem.cache_bytes[c]) + most_s / rate if rate > 0.0 else np.inf
             room = min(held, float(problem.memory_bytes[c]))
             if total > room:
-                share = np.floor(problem.param_bytes / total * _SHARES * (1 - _SAFETY)).astype(np.int64)
+                share = np.floor(problem.param_bytes / total * _SHARES * (1 - ROUNDING)).astype(np.int64)
                 most = int(np.ceil(room / total * _SHARES * (1 + _MEMORY_SLACK)))
                 self.cp.add(_weighted(self._ops(share.tolist(), w)) <= most)
 
@@ -240,7 +238,7 @@ class _Model:
         work_s = np.where(np.isfinite(problem.work_s[c]), problem.work_s[c], 0.0)
         terms = self._ops([self._steps(s) for s in work_s], w) + self._tensors(w, c)
         rate = float(problem.overflow_s_per_byte[c])
-        steps = rate * float(problem.cache_bytes[c]) / self.unit * (1 + _SAFETY)
+        steps = rate * float(problem.cache_bytes[c]) / self.unit * (1 + ROUNDING)
         if rate > 0.0 and problem.param_bytes.sum() > problem.cache_bytes[c] and steps <= _MOST_HIDDEN:
             hidden = int(np.ceil(steps))
             parts = self._ops([self._steps(rate * b, hidden) for b in problem.param_bytes.tolist()], w)

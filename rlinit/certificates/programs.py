@@ -14,24 +14,16 @@ from fractions import Fraction
 from itertools import combinations, permutations
 from typing import Any
 
-from rlinit.budget import Budget
 from rlinit.certificates import check
-from rlinit.certificates.relaxation import Relaxation
 
 ZERO, ONE = Fraction(0), Fraction(1)
 
-_ROUNDS = 8
-"""Rounds in which rows that the root's relaxation violates are added."""
-
-_VIOLATED = 1e-6
+VIOLATED = 1e-6
 """Part of a device by which a row of shares must be violated to be added."""
 
 
 _MOST_BITS = 1 << 16
 """Bits of the scale in which costs of stages are whole numbers."""
-
-_FAR = 16
-"""Times the known schedule's length, beyond which no schedule is looked at."""
 
 
 class Program:
@@ -76,6 +68,18 @@ class Program:
             Variables decided.
         point
             A value for each variable, starts in units of C; each op is wholly on one device.
+        """
+        return []
+
+    def late(self, fixed: dict[int, int], point: Any, goal: int) -> list[int]:
+        """Return a variable of which one of the two cases is seen to hold no schedule below a goal, if there is one.
+
+        Parameters
+        ----------
+        fixed, point
+            Variables decided, and a value for each.
+        goal
+            In units of C.
         """
         return []
 
@@ -283,141 +287,16 @@ class StageProgram(OrderedProgram):
             inside = frozenset(order[:count])
             slack: list[Any] = [self._before(j, i, 1) for i in inside for j in order[count:]]
             spare, fixed = [term for terms, _ in slack for term in terms], sum(number for _, number in slack)
-            if fixed + sum(sign * point[at] for at, sign in spare) > 1 - _VIOLATED:
+            if fixed + sum(sign * point[at] for at, sign in spare) > 1 - VIOLATED:
                 continue
             for u, mask, _ in self.lattice.tensors:
                 for v in check.places(mask):
                     ends = [(at, sign) for p, sign in ((u, 1), (v, -1)) for i, at in self.on[p].items() if i in inside]
                     terms, key = [*ends, *spare], (u, v, inside)
-                    if key not in self._edges and sum(sign * point[at] for at, sign in terms) + fixed < -_VIOLATED:
+                    if key not in self._edges and sum(sign * point[at] for at, sign in terms) + fixed < -VIOLATED:
                         self._edges.add(key)
                         self._row(f"edge_{u}_{v}_{'_'.join(map(str, sorted(inside)))}", terms, -fixed)
         return len(self.rows) > before
-
-
-class LatencyProgram(Program):
-    """A schedule of ops on devices, no longer than a known one; rows are those of trees in `rlinit.certificates.check`.
-
-    Parameters
-    ----------
-    costs
-        The problem.
-    longest
-        Seconds of the known schedule.
-    time_limit_s
-        Of the search for rows.
-    """
-
-    def __init__(self, costs: check.Costs, longest: Fraction, time_limit_s: float) -> None:
-        # Nothing is struck out where far longer schedules are looked at, too: heads and tails are longest paths.
-        self.windows = windows = check.Windows(costs, _FAR * longest, check.QUANTUM_BITS)
-        super().__init__(1 / windows.units)
-        self.longest = int(longest * windows.units)
-        self.state = state = windows.root.copy()
-        for group in windows.groups:
-            common = set(state.devices[group[0]]).intersection(*(state.devices[v] for v in group))
-            check.need(common, "an op fits on no device")
-            for v in group:
-                state.devices[v] = sorted(common)
-        windows.settle(state)
-        self.share: dict[tuple[int, int], int] = {}
-        for group in windows.groups:
-            on = {i: self._variable(f"x_{group[0]}_{i}", True) for i in state.devices[group[0]]}
-            self.groups.append(list(on.values()))
-            self.share |= {(v, i): at for v in group for i, at in on.items()}
-        self.start = [self._variable(f"t_{v}", False) for v in range(len(state.devices))]
-        self.orders: dict[tuple[int, int, int], int] = {}
-        self.links: set[str] = set()
-        program, budget = Relaxation(windows, state, []), Budget(time_limit_s)
-        for _ in range(_ROUNDS):
-            program.solve(budget.remaining_s)
-            if program.dual is None or budget.expired or not program.separate():
-                break
-        for kind, *args in program.rows:
-            if kind != "head":  # t >= 0, which is a bound
-                self.top |= {self.start[args[0]]: len(self.rows)} if kind == "tail" else {}
-                name = "_".join(map(str, ["end" if kind == "tail" else kind, *args])).replace("-1", "end")
-                share, start, end, number = check.row_of(windows, state, kind, list(args))
-                terms = [(self.share[key], -amount) for key, amount in share.items()]
-                self._row(name, [*terms, *((self.start[v], -amount) for v, amount in start.items()), (0, end)], number)
-
-    def solution(self, plan: Any, value: Fraction) -> dict[int, Fraction]:
-        """Return the variables that are not 0 in a plan's schedule, whose ops run as early as its orders let them.
-
-        Parameters
-        ----------
-        plan, value
-            The plan as the checker reads it, and its exact value.
-        """
-        costs, found = self.windows.costs, super().solution(plan, value)
-        batches, ends = check.timeline(plan, costs.graph, costs.hardware)
-        start = {}
-        for (v, i), job in batches.at.items():
-            start[v] = (ends[job] - batches.jobs[job][0]) / self.unit
-            found |= {self.share[v, i]: ONE, self.start[v]: start[v]}
-        for (u, v, i), at in self.orders.items():
-            found[at] = Fraction(start[u] + self.windows.time[u][i] <= start[v])
-        return {at: amount for at, amount in found.items() if amount or not at}
-
-    def pairs(self, fixed: dict[int, int], point: Any) -> list[int]:
-        """Return the order of the two ops of one device that are furthest from either order in a point, if any are.
-
-        Parameters
-        ----------
-        fixed, point
-            Variables decided, and a value for each, starts in units of C.
-        """
-        best, chosen = 1e-6 * float(self.longest), None
-        on = defaultdict[int, list[int]](list)
-        for (v, i), at in self.share.items():
-            if point[at] > 0.5:
-                on[i].append(v)
-        begin = {v: point[at] for v, at in enumerate(self.start)}
-        for i, ops in on.items():
-            for u, v in combinations(ops, 2):
-                ends = [begin[w] + float(self.windows.time[w][i]) for w in (v, u)]
-                over = min(ends[0] - begin[u], ends[1] - begin[v])  # an op of no time may not run within another, too
-                ordered = (self.state.later[u] >> v | self.state.later[v] >> u) & 1
-                if over > best and not ordered and self.orders.get((u, v, i)) not in fixed:
-                    best, chosen = over, (u, v, i)
-        if chosen is None:
-            return []
-        if chosen not in self.orders:
-            self._order(*chosen)
-        return [self.orders[chosen]]
-
-    def cut(self, point: Any, decided: bool) -> bool:
-        """Add the transfers that a point with ops whole on devices leaves out; return whether there were any.
-
-        Parameters
-        ----------
-        point, decided
-            A value for each variable, starts in units of C; whether each op is wholly on one device.
-        """
-        if not decided:
-            return False
-        missed, before = 1e-9 * float(self.longest), len(self.rows)
-        on = {v: i for (v, i), at in self.share.items() if point[at] > 0.5}
-        for v, moves in enumerate(self.windows.before):
-            for u, move in moves:
-                i, j = on[u], on[v]
-                due = point[self.start[u]] + float(self.windows.time[u][i] + move[i][j]) - missed
-                name = f"link_{u}_{v}_{i}_{j}_{move[i][j]}"
-                if move[i][j] and point[self.start[v]] < due and name not in self.links:
-                    self.links.add(name)
-                    times = [(self.share[u, k], -self.windows.time[u][k]) for k in self.state.devices[u]]
-                    ends = [(self.start[v], 1), (self.start[u], -1), (self.share[u, i], -move[i][j])]
-                    self._row(name, [*ends, (self.share[v, j], -move[i][j]), *times], -move[i][j])
-        return len(self.rows) > before
-
-    def _order(self, u: int, v: int, i: int) -> None:
-        """Let y be 1 where u is before v on device i, else 0; elsewhere the rows say nothing."""
-        y = self.orders[u, v, i] = self._variable(f"y_{u}_{v}_{i}", True)
-        for first, second, sign in ((u, v, -1), (v, u, 1)):
-            lasts = [(self.share[first, k], -self.windows.time[first][k]) for k in self.state.devices[first]]
-            both = [(self.share[w, i], -self.longest) for w in (u, v)]
-            times = [(self.start[second], 1), (self.start[first], -1), (y, sign * self.longest)]
-            self._row(f"order_{first}_{second}_{i}", [*times, *lasts, *both], self.longest * (sign - 5) // 2)
 
 
 class PlacementProgram(OrderedProgram):

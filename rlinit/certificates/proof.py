@@ -18,7 +18,8 @@ from pyscipopt import LP
 
 from rlinit.budget import Budget
 from rlinit.certificates import check
-from rlinit.certificates.programs import LatencyProgram, PlacementProgram, Program, StageProgram
+from rlinit.certificates.latency_program import LatencyProgram
+from rlinit.certificates.programs import PlacementProgram, Program, StageProgram
 from rlinit.certificates.writing import exact_plan
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
@@ -159,7 +160,7 @@ class Proof:
             decided = point is not None and self._decided(point)
             if point is None or not self.program.cut(point, decided):
                 break
-        branch = self._branch(fixed, point, decided)
+        branch = self._branch(fixed, value, point, decided)
         sides = []
         for value in (1, 0):
             sense, row = "G" if value else "L", {branch: 1}
@@ -172,24 +173,25 @@ class Proof:
         """Return whether one of each group is 1."""
         return all(max(point[at] for at in group) > 1 - 1e-6 for group in self.program.groups)
 
-    def _branch(self, fixed: dict[int, int], point: Any, decided: bool) -> int:
+    def _branch(self, fixed: dict[int, int], value: float, point: Any, decided: bool) -> int:
         """Return the variable whose two cases promise most, of those that a point leaves open."""
         program, chosen = self.program, list[int]()
         left = ([at for at in group if fixed.get(at) != 0] for group in program.groups)
         open_groups = [group for group in left if len(group) > 1 and not any(fixed.get(at) for at in group)]
+        late = [] if point is None else program.late(fixed, point, self.goal)
         if point is not None and not decided:
             tops = [max(group, key=lambda at: point[at]) for group in open_groups]
             chosen = [at for at in tops if point[at] < 1 - 1e-6]
-            chosen = sorted(chosen, key=lambda at: abs(point[at] - 0.5))[:_CANDIDATES]
+            chosen = [*late, *sorted(chosen, key=lambda at: abs(point[at] - 0.5))[:_CANDIDATES]]
         elif point is not None:
-            chosen = program.pairs(fixed, point)
+            chosen = late or program.pairs(fixed, point)
         chosen = chosen or [group[0] for group in open_groups[:1]]
         if not chosen:
             raise _OpenCase
         best, most = chosen[0], -1.0
         for at in chosen if len(chosen) > 1 else ():
-            ends = [min(1.0, self._solve(fixed | {at: value})[0]) for value in (1, 0)]
-            gain = (min(ends) + 1e-3) * (max(ends) + 1e-3)
+            gains = [min(1.0, self._solve(fixed | {at: end})[0]) - value for end in (1, 0)]
+            gain = max(gains[0], 1e-4) * max(gains[1], 1e-4)
             if gain > most:
                 best, most = at, gain
         return best

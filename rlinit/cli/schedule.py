@@ -36,7 +36,6 @@ from rlinit.graph import Graph
 from rlinit.plan import Plan
 from rlinit.solving.common.options import ProblemOptions, SolveOptions, groups_devices
 from rlinit.solving.groups import with_menu
-from rlinit.sweeping.runs import first_devices
 from rlinit.units import format_seconds
 
 if TYPE_CHECKING:
@@ -189,7 +188,7 @@ def _with_sharing(
     settings |= {"time_limit_s": limit_s, "agent": "auto", "checkpoint": None, "stages": None}
 
     def alone(name: str, start: int, end: int) -> float:
-        (graph, rate), row = models[name], first_devices(devices, end - start, start)
+        (graph, rate), row = models[name], devices.part(range(start, end))
         share = rate / most if options.objective == "pipeline" else 1.0
         return share * rlinit.schedule(graph, row, **settings).value
 

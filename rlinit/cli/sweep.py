@@ -139,9 +139,8 @@ def _hardware(command: Sweep) -> list[Hardware]:
     base = load_hardware(command.hw[0])
     if command.stages is not None:
         return [base.with_stages(k) for k in _numbers("--stages", command.stages)]
-    from rlinit.sweeping.runs import first_devices
-
-    return [first_devices(base, k) for k in _numbers("--devices", command.devices or "")]
+    counts = _numbers("--devices", command.devices or "")
+    return [base.part(range(k), base.name if k == len(base) else f"{base.name}, first {k}") for k in counts]
 
 
 def _told_apart(name: str) -> Hardware:

@@ -63,7 +63,8 @@ def execute(
         The ``torch.nn.Module`` it was made for, or its ``torch.export.ExportedProgram``; or an ``.onnx`` file, which
         onnxruntime runs part by part (see `rlinit.executors.onnx.OnnxExecutor`): inputs are arrays then, and outputs
         arrays by name; or a Keras model or ``.keras`` file, whose layers run one by one where the plan names layers
-        (see `rlinit.executors.keras_layers.KerasExecutor`).
+        (see `rlinit.executors.keras_layers.KerasExecutor`). For a plan of `Graph.union`: name -> model, which run side
+        by side; then inputs are one mapping from names to tuples, and outputs go by name.
     inputs
         The model's positional inputs.
     kwargs
@@ -91,6 +92,16 @@ def execute(
     if named:
         (first, *_), given = named, ", ".join(f"{name!r}: ..." for name in named)
         raise InvalidPlan(f"{first!r} is given by name; inputs of the model by name go into kwargs={{{given}}}")
+    if isinstance(model, Mapping):
+        from rlinit.executors.several import run_side_by_side
+
+        def run_one(part: Plan, name: str) -> Execution:
+            given, by_name = inputs[0] if inputs else {}, kwargs or {}
+            return execute(
+                part, model[name], *given.get(name, ()), kwargs=by_name.get(name), executor=executor, devices=devices
+            )
+
+        return run_side_by_side(plan, model, inputs, kwargs, run_one)
     chosen = named_executor(executor) if isinstance(executor, str) else executor
     if executor == "local":
         chosen = _executor_for(plan, model, chosen)

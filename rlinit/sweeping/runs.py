@@ -78,37 +78,6 @@ def sweep(
     return [rows[key] for key, _, _ in pairs]
 
 
-def first_devices(hardware: Hardware, count: int, start: int = 0) -> Hardware:
-    """Return hardware of its first devices, or of others in a row.
-
-    Parameters
-    ----------
-    hardware
-        The hardware.
-    count
-        How many devices, at least 1.
-    start
-        The first of them, from 0.
-
-    Raises
-    ------
-    InvalidHardware
-        It has fewer.
-    """
-    if not 1 <= count <= hardware.num_devices - start:
-        raise InvalidHardware(f"{hardware.name!r} has {hardware.num_devices} devices; expected 1 to that, got {count}")
-    name = (
-        hardware.name
-        if count == hardware.num_devices
-        else f"{hardware.name}, {f'{count} from {start}' if start else f'first {count}'}"
-    )
-    row = slice(start, start + count)
-    links = (row, row)
-    devices = hardware.devices[row]
-    sharing = {key: one for key, one in hardware.sharing.items() if any(device.shares == key for device in devices)}
-    return Hardware(devices, hardware.bandwidth[links], hardware.latency_s[links], name, sharing)
-
-
 def _solved(
     tasks: Mapping[str, tuple[Graph, Hardware]], options: SolveOptions, workers: int | None
 ) -> Iterator[SweepRow]:

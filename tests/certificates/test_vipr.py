@@ -17,7 +17,8 @@ import rlinit
 from rlinit.budget import Budget
 from rlinit.certificates import check, write_vipr
 from rlinit.certificates import proof as trees
-from rlinit.certificates.programs import LatencyProgram, Program, StageProgram
+from rlinit.certificates.latency_program import LatencyProgram
+from rlinit.certificates.programs import Program, StageProgram
 from rlinit.certificates.proof import Proof
 from rlinit.certificates.vipr import vipr_lines
 from rlinit.cli.main import main
@@ -129,7 +130,7 @@ def test_a_program_holds_for_every_schedule_of_a_chain() -> None:
     costs = costs_of(fuzz.Case(0, graph, hardware, {"objective": "latency"}), 0, ())
     program = LatencyProgram(costs, Fraction(6), 5.0)
     for u, v in itertools.combinations(range(3), 2):
-        program._order(u, v, 0)
+        program._order_of(u, v, 0)
     for order in itertools.permutations(range(3)):
         at, point = 0, dict.fromkeys(range(len(program.names)), 0)
         for v in order:

@@ -203,8 +203,11 @@ def check_a_death(plan: Plan, config: PretrainedConfig) -> None:
 
 
 def main(sizes: list[int]) -> None:
-    """Run all sizes."""
+    """Run all sizes; what running a model loads is loaded once, before processes part."""
     processes: Any = torch.multiprocessing  # It has no types.
+    with torch.no_grad():
+        for config in configurations().values():
+            model_of(config)(torch.zeros((1, 2), dtype=torch.int64))
     with tempfile.TemporaryDirectory() as folder:
         for size in sizes:
             processes.start_processes(run, (size, folder, plans(size)), nprocs=size, start_method="fork")

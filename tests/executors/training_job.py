@@ -18,12 +18,15 @@ from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B,
 
 import rlinit
 from rlinit.errors import InvalidPlan
+from rlinit.executors.lowering import torch_program
 from rlinit.executors.training import training_step
 from rlinit.graph import Graph
 from rlinit.plan import Plan
 from rlinit.stages.training.rules import Recompute, Training
 from rlinit.stages.training.schedule import pass_order
 from tests.executors.models import Inception, RandomNet, TinyTransformer, graph_of
+
+MICROBATCHES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ class Case:
             self.graph,
             hardware,
             training=schedule,
-            microbatches=4,
+            microbatches=MICROBATCHES,
             recompute=recompute,
             chunks=chunks,
             time_limit_s=0.3,
@@ -103,6 +106,22 @@ def check_order(size: int) -> None:
             assert found == pass_order(name, size, 2 * size, device, chunks)
 
 
+def export_once(cases: list[Case]) -> None:
+    """Let all plans, and the processes to come, take what a model is exported to here, at the sizes they ask for."""
+    export, known = torch_program.export_program, {}
+
+    def known_program(model: torch.nn.Module, *inputs: Any, batch: int) -> Any:
+        if (id(model), batch) not in known:
+            known[id(model), batch] = export(model, *inputs, batch=batch)
+        return known[id(model), batch]
+
+    torch_program.export_program = known_program  # type: ignore[assignment]
+    for case in cases:
+        torch_program.torch_program(
+            case.model, (case.x,), case.graph.names, graph=case.graph, plan_inputs=MICROBATCHES, parts=(1,)
+        )
+
+
 def planned(cases: list[Case], size: int) -> list[tuple[Case, Plan]]:
     """Return plans by all schedules for the first model, and for two processes some for the others."""
     transformer, inception, *nets = cases
@@ -144,6 +163,7 @@ def main(sizes: list[int]) -> None:
     cases.append(Case.of(Inception(), torch.randn(4, 3, 8, 8)))
     cases += [Case.of(RandomNet(seed), x) for seed in (7, 23)]
     net = Case.of(RandomNet(3), x)
+    export_once(cases)
     processes: Any = torch.multiprocessing  # It has no types.
     with tempfile.TemporaryDirectory() as folder:
         for size in sizes:

@@ -16,10 +16,9 @@ from joblib import parallel_config
 
 import rlinit
 from rlinit.cli.main import main
-from rlinit.errors import InvalidHardware, RlinitError
+from rlinit.errors import RlinitError
 from rlinit.sweeping.figure import draw_sweep
 from rlinit.sweeping.rows import SweepRow
-from rlinit.sweeping.runs import first_devices
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,15 +39,6 @@ def test_rows_are_those_of_the_plans() -> None:
     assert [row.cost_per_hour for row in rows] == [None, None, None, 3.5]
     assert {row.status for row in rows} == {"optimal"}
     assert all(row.bound == row.value for row in rows)
-
-
-def test_first_devices_slow_each_other_as_before() -> None:
-    """What devices share is kept with those that share it."""
-    devices = [rlinit.Device(name, shares="cpu" * (name != "c")) for name in "abc"]
-    whole = dataclasses.replace(rlinit.Hardware.mesh(devices), sharing={"cpu": (1.0, 1.5)})
-    assert first_devices(whole, 2).sharing == {"cpu": (1.0, 1.5)}
-    other = dataclasses.replace(rlinit.Hardware.mesh(devices[::-1]), sharing={"cpu": (1.0, 1.5)})
-    assert first_devices(other, 1).sharing == {}
 
 
 def test_a_killed_sweep_goes_on(tmp_path: Path) -> None:
@@ -131,8 +121,6 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello\n")
     with pytest.raises(RlinitError, match="line 1, is no row of a sweep"):
         rlinit.sweep(chain(), [rlinit.Hardware.pipeline(1)], out=tmp_path / "notes.txt")
-    with pytest.raises(InvalidHardware, match="has 2 devices; expected 1 to that, got 3"):
-        first_devices(rlinit.Hardware.pipeline(2), 3)
     with pytest.raises(RlinitError, match="cannot draw"):
         draw_sweep([], tmp_path / "plot.png")
 

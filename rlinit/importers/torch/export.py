@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sysconfig
+import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 Granularity = Literal["op", "layer", "module"]
 Method = Literal["trace", "strict"]
 """How a module is traced; see `export_program`."""
+_TRACING = threading.Lock()
+"""Held while torch traces, which keeps what it is at in globals."""
+
 _OTHER: Mapping[Method, Method] = {"trace": "strict", "strict": "trace"}
 
 
@@ -156,7 +160,7 @@ def exported(
     if method not in get_args(Method):
         raise InvalidGraph(f"method is {method!r}; expected one of {', '.join(map(repr, get_args(Method)))}")
     try:
-        with torch.no_grad(), _without_cache(module, kwargs), without_known_warnings():
+        with _TRACING, torch.no_grad(), _without_cache(module, kwargs), without_known_warnings():
             program = torch.export.export(
                 module, args, dict(kwargs), strict=method == "strict", dynamic_shapes=dynamic_shapes
             )

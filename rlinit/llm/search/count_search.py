@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import ROUNDING, SAFETY, FloatArray, IntArray
 from rlinit.llm.search.contiguous import Places
 from rlinit.llm.search.counts import Counts, Row
 
@@ -39,17 +39,11 @@ _LEAST_PIVOTS = 10
 _ROUNDS = 30
 """Linear programs of a node, each with rows that the one before violated."""
 
-_CLOSED = 1e-9
-"""Relative difference of bound and value at which a node is done: what rounding leaves of equal sums."""
-
 _EPSILON = 2.3e-16
 """Twice the relative error of one rounding: k of them in a row, k < 10^6, are off by less than k times this."""
 
 _INTEGRAL = 1e-6
 """Distance from a whole number at which a column counts as one."""
-
-_EXACT = 1e-12
-"""Relative error of a sum of seconds or bytes over all units."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +134,7 @@ class _Search:
 
     def _target(self) -> float:
         """Return the bound from which on a node holds nothing better than what is known."""
-        return self.best * (1.0 - _CLOSED) / self.counts.scale
+        return self.best * (1.0 - SAFETY) / self.counts.scale
 
     def _expand(self, node: _Node) -> list[_Node]:
         """Raise a node's bound, with rows that its points violate; return two nodes that hold its walks."""
@@ -155,7 +149,7 @@ class _Search:
             if point is None:
                 break
             rows = [*self.counts.facets(point), *self.counts.connections(point)]
-            if not rows or (self.nodes > 1 and bound < last + _CLOSED * abs(last)):
+            if not rows or (self.nodes > 1 and bound < last + SAFETY * abs(last)):
                 break
             last = bound
             self.relaxation.add(rows)
@@ -163,7 +157,7 @@ class _Search:
 
     def _tighten(self, node: _Node, bound: float, reduced: FloatArray) -> bool:
         """Cut off steps of columns that lead above the best walk; False, and its cost as bound, where none are left."""
-        room = (self._target() - bound) * (1 + _EXACT)
+        room = (self._target() - bound) * (1 + ROUNDING)
         if np.isfinite(room):
             steps = np.floor(np.minimum(room / np.maximum(np.abs(reduced), 1e-300), 1e15))
             node.high = np.where(reduced > 0, np.minimum(node.high, node.low + steps), node.high)
@@ -199,7 +193,7 @@ class _Search:
         if walk is not None:
             self.offer(walk)
         if walk is not None and self.problem.fits(walk):
-            node.bound = max(node.bound, self.problem.cost(walk) / self.counts.scale * (1 - _EXACT))
+            node.bound = max(node.bound, self.problem.cost(walk) / self.counts.scale * (1 - ROUNDING))
         else:
             node.bound = np.inf
         return []

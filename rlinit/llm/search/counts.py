@@ -26,7 +26,7 @@ from itertools import combinations, product
 
 import numpy as np
 
-from rlinit.arrays import BoolArray, FloatArray, IntArray
+from rlinit.arrays import ROUNDING, SAFETY, BoolArray, FloatArray, IntArray
 from rlinit.exact.solvers.max_flow import FlowNetwork, max_flow
 from rlinit.llm.search.contiguous import Places
 from rlinit.llm.search.packing import Facet, Packing
@@ -36,12 +36,6 @@ _LONGEST_PERIOD = 12
 
 _VIOLATED = 1e-3
 """By which a point has to violate a row of whole numbers for it to be added."""
-
-_SLACK = 1e-12
-"""Relative room left for the rounding of bytes over a memory's room."""
-
-_WHOLE = 1e-9
-"""Room left for the rounding of quotients that are rounded down."""
 
 _LIFTED = 3
 """Single units that a facet takes in, beside first and last where these share bytes."""
@@ -147,7 +141,7 @@ class Counts:
         room = np.repeat(problem.room_bytes[:, None], len(self.unit), axis=1)
         room[:, [0, -1]] += problem.shared_bytes
         sized = np.where(self.size > 0, self.size, 1.0)
-        fitting = np.where(self.size > 0, room[:, :, None] / sized + _WHOLE, np.inf).min(axis=0)
+        fitting = np.where(self.size > 0, room[:, :, None] / sized + SAFETY, np.inf).min(axis=0)
         most = np.where(np.isfinite(seconds), np.minimum(np.floor(fitting), self.repeats[:, None]), 0.0)
         first = [int(np.flatnonzero(self.station == s)[0]) for s in range(self.num_stations)]
         transfer = problem.transfer_s[np.ix_(first, first)]
@@ -213,7 +207,7 @@ class Counts:
                         terms[column] = float(problem.buffer_bytes[p]) / room
                 if m in self.shared:
                     terms[self.shared[m]] = -problem.shared_bytes / room
-                yield Row(terms, limit=1.0 + _SLACK)
+                yield Row(terms, limit=1.0 + ROUNDING)
 
     def _order(self) -> Iterator[Row]:
         """Let the first of two places that may be swapped have no fewer repeated units, as some best walk has them."""

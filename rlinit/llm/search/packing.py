@@ -22,16 +22,13 @@ from math import lcm
 import numpy as np
 from scipy.spatial import ConvexHull
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import ROUNDING, FloatArray, IntArray
 
 _VISITS = 60
 """Visits from which on sizes are in any proportion."""
 
 _DENOMINATOR = 1000
 """Largest denominator of a direction."""
-
-_SLACK = 1e-12
-"""Relative room left for the rounding of sums of bytes."""
 
 _Stairs = tuple[int, list[tuple[float, int, int]]]
 """Units of a class; and for each of its sizes: it, how many units are up to it, and their surplus a visit."""
@@ -118,7 +115,7 @@ class Packing:
         if beside not in self._points:
             taken = sum(self.singles[at] for at in beside)
             given = self.shared if beside[:2] == (0, 1) else 0.0
-            room = self.room - taken * (1 - _SLACK) + given + _SLACK * (self.room + given)
+            room = self.room - taken * (1 - ROUNDING) + given + ROUNDING * (self.room + given)
             self._points[beside] = self._staircase(room) if room >= 0 else np.zeros((0, 3), np.int64)
         return self._points[beside]
 

@@ -28,19 +28,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import ROUNDING, SAFETY, FloatArray, IntArray
 from rlinit.errors import SolverFailure
 from rlinit.llm.serving.fleets import SINK, SOURCE, Fleet, Kinds
 from rlinit.llm.serving.sweeping import least_covers, used_units
 
 _BISECTIONS = 200
 """Of a rate: what is left of the interval is below a double's rounding."""
-
-_ROUNDING = 1e-12
-"""Relative room of a bound above the root of its inequality."""
-
-_SURE = 1e-9
-"""Share of all prices by which the least costs have to exceed them: rounding of their sums is far below."""
 
 _STEPS, _FINE_STEPS = 1000, 10_000
 """Steps of the grid while prices are looked for, and for the bound that they prove."""
@@ -128,7 +122,7 @@ def best_bound(fleet: Fleet, kinds: Kinds, *, fine: bool = True) -> tuple[Servin
             part = fleet.part([int(one) for one in np.flatnonzero(networks == number)])
             proofs = coverage_bound(part), priced_bound(part, part.kinds(), fine=fine)[0]
             parts.append((part.devices, min(proofs, key=_rate)))
-        total = (sum(proof.tokens_per_s for _, proof in parts) + crossing) * (1 + _ROUNDING)
+        total = (sum(proof.tokens_per_s for _, proof in parts) + crossing) * (1 + ROUNDING)
         found = min(found, ServingBound(total, parts=tuple(parts)), key=_rate)
     return found, prices
 
@@ -180,10 +174,10 @@ def _covered(kinds: Kinds, sizes: FloatArray) -> float:
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
         covered = float(kinds.counts @ (held * np.minimum(kinds.rates, middle)).max(axis=(1, 2)))
-        low, high = (middle, high) if covered * (1 + _ROUNDING) >= sizes.sum() * middle else (low, middle)
-        if high - low <= _ROUNDING * high:
+        low, high = (middle, high) if covered * (1 + ROUNDING) >= sizes.sum() * middle else (low, middle)
+        if high - low <= ROUNDING * high:
             break
-    return high * (1 + 4 * _ROUNDING)
+    return high * (1 + 4 * ROUNDING)
 
 
 def _sizes(fleet: Fleet) -> FloatArray:
@@ -277,7 +271,7 @@ def priced_bound(fleet: Fleet, kinds: Kinds, *, fine: bool = True) -> tuple[Serv
             least, choice = covers_of(ways, counts, prices, steps, _STEPS, choose=True)
             costs += ways.layers * least
             choices.append(choice)
-        reached = int(np.flatnonzero(costs <= 1 + _SURE).max())
+        reached = int(np.flatnonzero(costs <= 1 + SAFETY).max())
         if reached < best:
             best, proving = reached, prices
         if best == 0:
@@ -287,7 +281,7 @@ def priced_bound(fleet: Fleet, kinds: Kinds, *, fine: bool = True) -> tuple[Serv
             row += ways.layers * used_units(ways.starts, steps, ways.units, counts, choice[0], choice[1], best)
         rows.append(row)
         cost, prices = _best_prices(np.array(rows), counts)
-        if cost <= 1 + _SURE:
+        if cost <= 1 + SAFETY:
             break
     if not fine:
         return ServingBound(min(highest, (best + 1) * highest / _STEPS)), proving
@@ -304,7 +298,7 @@ def steps_of(rates: FloatArray, unit: float, steps: int) -> IntArray:
     steps
         Of the grid.
     """
-    return np.minimum(np.ceil(rates * (1 + _ROUNDING) / unit), steps).astype(np.int64)
+    return np.minimum(np.ceil(rates * (1 + ROUNDING) / unit), steps).astype(np.int64)
 
 
 def _best_prices(rows: FloatArray, counts: IntArray) -> tuple[float, FloatArray]:
@@ -334,7 +328,7 @@ def _refined(
         for ways in all_ways:
             weights = steps_of(ways.rates, rate / _FINE_STEPS, _FINE_STEPS)
             costs += ways.layers * covers_of(ways, kinds.counts, prices, weights, _FINE_STEPS)[0][-1]
-        low, high = (low, rate) if costs > 1 + _SURE else (rate, high)
+        low, high = (low, rate) if costs > 1 + SAFETY else (rate, high)
         rate = 0.5 * (low + high)
     if high == within[1]:
         return ServingBound(high, sizes=_told(fleet))

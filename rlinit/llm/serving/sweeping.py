@@ -17,14 +17,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import SAFETY, FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 
 _NODES = 1 << 21
 """Steps of all states that are kept at most; 64 MB."""
-
-_SLACK = 1e-9
-"""Of all prices: rounding of sums by which the rest may cost more than is left."""
 
 _PRIME = np.uint64(1099511628211)
 """Multiplier of the hashes of states, that of Fowler, Noll and Vo."""
@@ -265,7 +262,7 @@ def _expand(
                     row = sweep.covers[m, sweep.classes[layer + o]]
                     cost[m] += row[missing[o] - flow] - row[missing[o]]
             score = cost.max()
-            if score > _SLACK:
+            if score > SAFETY:
                 continue
             child[:] = state
             step = _place(child, k, sweep.networks[k], span, flow, taken, n)

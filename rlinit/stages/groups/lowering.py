@@ -141,16 +141,7 @@ def kinds_of(hardware: Hardware) -> list[Hardware]:
         )
     if len(rows) == 1:
         return [hardware]
-    return [
-        replace(
-            hardware,
-            devices=tuple(hardware.devices[i] for i in row),
-            bandwidth=hardware.bandwidth[np.ix_(row, row)],
-            latency_s=hardware.latency_s[np.ix_(row, row)],
-            sharing={},
-        )
-        for row in rows
-    ]
+    return [hardware.part(row) for row in rows]
 
 
 def room_of(hardware: Hardware, rules: GroupRules, degree: int) -> float:

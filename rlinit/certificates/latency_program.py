@@ -1,0 +1,313 @@
+"""The integer program of schedules that are no longer than a known one, with its rows of paths and of time windows."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from copy import copy
+from fractions import Fraction
+from itertools import combinations, pairwise
+from typing import Any
+
+import numpy as np
+
+from rlinit.arrays import FloatArray
+from rlinit.budget import Budget
+from rlinit.certificates import check
+from rlinit.certificates.programs import ONE, VIOLATED, Program
+from rlinit.certificates.relaxation import Relaxation
+
+_ROUNDS = 8
+"""Rounds in which rows that the root's relaxation violates are added."""
+
+_MISSED = 1e-3, 1e-9
+"""Parts of the known schedule's length by which a path must be missed for its row, and where devices are decided."""
+
+_OVERLAP = 1e-6
+"""Part of the known schedule's length that two ops of a device must share to be ordered."""
+
+_MOST_PATHS = 200_000
+"""Paths between two ops, by the devices of both, of which more are not looked at: then rows are of edges alone."""
+
+
+class LatencyProgram(Program):
+    """A schedule of ops on devices, no longer than a known one; rows are those of trees in `rlinit.certificates.check`.
+
+    An op has no x for a device on which the longest path through it is longer. ``path`` bounds the time between two
+    ops from below, by their devices; ``alike`` chooses one of the schedules in which alike devices change places.
+
+    Parameters
+    ----------
+    costs
+        The problem.
+    longest
+        Seconds of the known schedule.
+    time_limit_s
+        Of the search for rows.
+    """
+
+    def __init__(self, costs: check.Costs, longest: Fraction, time_limit_s: float) -> None:
+        self.windows = windows = check.Windows(costs, longest * (1 + check.ROUNDING), check.QUANTUM_BITS)
+        super().__init__(1 / windows.units)
+        self.longest = windows.most = int(longest * windows.units)
+        self.state = state = windows.root.copy()
+        for group in windows.groups:
+            common = set(state.devices[group[0]]).intersection(*(state.devices[v] for v in group))
+            check.need(common, "an op fits on no device")
+            for v in group:
+                state.devices[v] = sorted(common)
+        while self._longest_paths(state):
+            pass
+        self.share: dict[tuple[int, int], int] = {}
+        for group in windows.groups:
+            on = {i: self._variable(f"x_{group[0]}_{i}", True) for i in state.devices[group[0]]}
+            self.groups.append(list(on.values()))
+            self.share |= {(v, i): at for v in group for i, at in on.items()}
+        self.start = [self._variable(f"t_{v}", False) for v in range(len(state.devices))]
+        self.orders: dict[tuple[int, int, int], int] = {}
+        self._known: set[Any] = set()
+        self._paths = _Paths(windows, state)
+        self._leads = sorted(
+            (group[0] for group in windows.groups),
+            key=lambda v: max(-state.head[v][i] - windows.time[v][i] - state.tail[v][i] for i in state.devices[v]),
+        )
+        self._likes = [[i for i in range(windows.d) if windows.alike[i] == j] for j in sorted(set(windows.alike))]
+        program, budget = Relaxation(windows, state, []), Budget(time_limit_s)
+        for _ in range(_ROUNDS):
+            program.solve(budget.remaining_s)
+            if program.dual is None or budget.expired or not program.separate():
+                break
+        for kind, *args in program.rows:
+            if kind != "head":  # t >= 0, which is a bound
+                self.top |= {self.start[args[0]]: len(self.rows)} if kind == "tail" else {}
+                name = "_".join(map(str, ["end" if kind == "tail" else kind, *args])).replace("-1", "end")
+                share, start, end, number = check.row_of(windows, state, kind, list(args))
+                terms = [(self.share[key], -amount) for key, amount in share.items()]
+                self._row(name, [*terms, *((self.start[v], -amount) for v, amount in start.items()), (0, end)], number)
+
+    def solution(self, plan: Any, value: Fraction) -> dict[int, Fraction]:
+        """Return the variables that are not 0 in a plan's schedule, whose ops run as early as its orders let them.
+
+        Parameters
+        ----------
+        plan, value
+            The plan as the checker reads it, and its exact value.
+        """
+        costs, found = self.windows.costs, super().solution(plan, value)
+        batches, ends = check.timeline(plan, costs.graph, costs.hardware)
+        where, start, moved = dict(batches.at), dict[int, Fraction](), dict[int, int]()
+        for like in self._likes:
+            on = {v: i for v, i in where if i in like}
+            used = list(dict.fromkeys(on[v] for v in self._leads if v in on))
+            moved |= dict(zip(used, like, strict=False))
+        for (v, k), job in batches.at.items():
+            i = moved[k]
+            start[v] = (ends[job] - batches.jobs[job][0]) / self.unit
+            found |= {self.share[v, i]: ONE, self.start[v]: start[v]}
+        for (u, v, i), at in self.orders.items():
+            found[at] = Fraction(start[u] + self.windows.time[u][i] <= start[v])
+        return {at: amount for at, amount in found.items() if amount or not at}
+
+    def pairs(self, fixed: dict[int, int], point: Any) -> list[int]:
+        """Return the order of the two ops of one device that are furthest from either order in a point, if any are.
+
+        Parameters
+        ----------
+        fixed, point
+            Variables decided, and a value for each, starts in units of C.
+        """
+        best, chosen = _OVERLAP * float(self.longest), None
+        on = defaultdict[int, list[int]](list)
+        for (v, i), at in self.share.items():
+            if point[at] > 0.5:
+                on[i].append(v)
+        begin = {v: point[at] for v, at in enumerate(self.start)}
+        for i, ops in on.items():
+            for u, v in combinations(sorted(ops), 2):
+                ends = [begin[w] + float(self.windows.time[w][i]) for w in (v, u)]
+                over = min(ends[0] - begin[u], ends[1] - begin[v])  # an op of no time may not run within another, too
+                ordered = (self.state.later[u] >> v | self.state.later[v] >> u) & 1
+                if over > best and not ordered and self.orders.get((u, v, i)) not in fixed:
+                    best, chosen = over, (u, v, i)
+        return [] if chosen is None else [self._order_of(*chosen)]
+
+    def _longest_paths(self, state: check.State) -> bool:
+        """Raise heads and tails to longest paths, and strike out devices on which one is too long; return if any was.
+
+        Nothing else that time windows say is taken for granted.
+        """
+        windows = self.windows
+        windows.carry(state, windows.order, state.head, windows.before, {})
+        windows.carry(state, windows.order[::-1], state.tail, windows.after, {})
+        struck = windows.strike(state)
+        check.need(struck is not None, "an op is on no device of a schedule as long as the plan")
+        return bool(struck)
+
+    def late(self, fixed: dict[int, int], point: Any, goal: int) -> list[int]:
+        """Return a variable of which time windows refute one case, if a point has an op there or all is refuted.
+
+        Parameters
+        ----------
+        fixed, point, goal
+            Variables decided, a value for each, and the goal in units of C.
+        """
+        windows, state = copy(self.windows), self.state.copy()
+        windows.most = goal - 1
+        for group in windows.groups:
+            left = [i for i in state.devices[group[0]] if fixed.get(self.share[group[0], i]) != 0]
+            left = [i for i in left if fixed.get(self.share[group[0], i])] or left
+            for v in group:
+                state.devices[v] = left
+        for (u, v, i), at in self.orders.items():
+            if at in fixed and state.devices[u] == state.devices[v] == [i]:
+                check.put(state, *((u, v) if fixed[at] else (v, u)))
+        late = self._late(windows, state)
+        missed = [at for at in late if at < len(point) and point[at] > VIOLATED]
+        if missed or not late or windows.settle(state):
+            return sorted(missed, key=lambda at: -point[at])[:1]
+        return late[:1]
+
+    def _late(self, windows: check.Windows, state: check.State) -> list[int]:
+        """Return where an op is on a device too late for its paths, or else beside an op; or else an order of two."""
+        befores, afters = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
+        for u, v in state.pairs:
+            befores[v].append(u)
+            afters[u].append(v)
+        windows.carry(state, windows.order, state.head, windows.before, befores)
+        windows.carry(state, windows.order[::-1], state.tail, windows.after, afters)
+        case = state.copy()
+        if windows.strike(case) is False and len(windows.order) <= check.ORDERED_OPS:
+            windows.orders(case)
+        struck = [
+            self.share[v, i]
+            for v, (mine, left) in enumerate(zip(state.devices, case.devices, strict=True))
+            for i in mine
+            if len(mine) > 1 and i not in left
+        ]
+        new = case.pairs[len(state.pairs) :]
+        return struck or [self._order_of(min(pair), max(pair), state.devices[pair[0]][0]) for pair in new[:1]]
+
+    def cut(self, point: Any, decided: bool) -> bool:
+        """Add rows of paths, and of devices that are alike, that a point violates; return whether there were any.
+
+        Parameters
+        ----------
+        point, decided
+            A value for each variable, starts in units of C; whether each op is wholly on one device.
+        """
+        windows, before = self.windows, len(self.rows)
+        shares = np.zeros((len(self.start), windows.d))
+        for (v, i), at in self.share.items():
+            shares[v, i] = point[at]
+        begin = np.array([point[at] for at in self.start])
+        for u, v, first, second in self._paths.violated(shares, begin, _MISSED[decided] * float(self.longest)):
+            if (key := (u, v, *first, *second)) not in self._known:
+                self._known.add(key)
+                terms = [(self.share[u, i], -windows.time[u][i] - first[i]) for i in self.state.devices[u]]
+                terms += [(self.share[v, i], -second[i]) for i in self.state.devices[v]]
+                self._row(f"path_{u}_{v}_{len(self.rows)}", [(self.start[v], 1), (self.start[u], -1), *terms], 0)
+        self._alike(point)
+        return len(self.rows) > before
+
+    def _alike(self, point: Any) -> None:
+        """Add that of devices that are alike one has an op only where the one before it has an earlier op."""
+        for i, j in (pair for like in self._likes for pair in pairwise(like)):
+            earlier: list[int] = []
+            for v in self._leads:
+                if (v, j) in self.share:
+                    at = self.share[v, j]
+                    if point[at] > sum(point[each] for each in earlier) + VIOLATED and (v, j) not in self._known:
+                        self._known.add((v, j))
+                        self._row(f"alike_{v}_{j}", [(at, -1), *((each, 1) for each in earlier)], 0)
+                    earlier.append(self.share[v, i])
+
+    def _order_of(self, u: int, v: int, i: int) -> int:
+        """Return y, which is 1 where u is before v on device i, else 0; elsewhere its rows say nothing."""
+        if (u, v, i) in self.orders:
+            return self.orders[u, v, i]
+        y = self.orders[u, v, i] = self._variable(f"y_{u}_{v}_{i}", True)
+        for first, second, sign in ((u, v, -1), (v, u, 1)):
+            lasts = [(self.share[first, k], -self.windows.time[first][k]) for k in self.state.devices[first]]
+            both = [(self.share[w, i], -self.longest) for w in (u, v)]
+            times = [(self.start[second], 1), (self.start[first], -1), (y, sign * self.longest)]
+            self._row(f"order_{first}_{second}_{i}", [*times, *lasts, *both], self.longest * (sign - 5) // 2)
+        return y
+
+
+class _Paths:
+    """Longest paths from the end of an op to the start of another, by the devices of both.
+
+    Numbers a of the devices of one op and b of those of the other, of which no two add up to more than such a path, say
+    that between the ops lies at least ``sum a x + sum b x``. Either are what the others leave.
+    """
+
+    def __init__(self, windows: check.Windows, state: check.State) -> None:
+        self.devices, self.d = state.devices, range(windows.d)
+        self.time = [[0 if x is None else x for x in row] for row in windows.time]
+        every = sum(later.bit_count() for later in state.later) * windows.d**2 <= _MOST_PATHS
+        found = [
+            (u, v, path.tolist())
+            for u in windows.order
+            for v, path in self._from(u, windows, every).items()
+            if path.any()
+        ]
+        self.ends, self.paths = [(u, v) for u, v, _ in found], [path for _, _, path in found]
+        self.floats = np.array(self.paths, np.float64).reshape(-1, windows.d, windows.d)
+        self.out = np.array([[i not in on for i in self.d] for on in state.devices])
+
+    def _from(self, u: int, windows: check.Windows, every: bool) -> dict[int, Any]:
+        """Return (d, d) the paths to each op behind one, or to those that read it."""
+        found = dict[int, Any]()
+        for v in windows.order:
+            for w, move in windows.before[v]:
+                path = np.array(move, object)
+                if w in found and every:
+                    on = self.devices[w]
+                    ends = found[w][:, on] + np.array(self.time[w], object)[on]
+                    path = (ends[:, :, None] + path[None, on]).min(axis=1)
+                elif w != u:
+                    continue
+                found[v] = np.maximum(found[v], path) if v in found else path
+        return found
+
+    def violated(self, shares: FloatArray, begin: FloatArray, missed: float) -> Iterator[tuple[int, int, Any, Any]]:
+        """Yield two ops and their numbers, those that a point misses most, where it does by more than a time.
+
+        Parameters
+        ----------
+        shares, begin
+            (n, d) of ops on devices, and (n,) their starts.
+        missed
+            In the unit of starts.
+        """
+        if not self.ends:
+            return
+        one, two = np.array(self.ends).T
+        lag = begin[two] - begin[one] - (np.array(self.time, np.float64) * shares).sum(axis=1)[one]
+        inside = shares[one] > shares[two] + VIOLATED
+        across = np.where(inside[:, :, None] & ~inside[:, None, :], self.floats, np.inf).min(axis=(1, 2))
+        across[np.isinf(across)] = 0.0
+        sides = [(-across[:, None] * inside, False)]
+        sides += [(side, turned) for turned in (False, True) for side in np.moveaxis(self.floats, 1 + turned, 0)]
+        values = []
+        for side, turned in sides:
+            paths, near, far = (self.floats.swapaxes(1, 2), two, one) if turned else (self.floats, one, two)
+            rest = np.where(self.out[far][:, None, :], np.inf, paths - side[:, None, :]).min(axis=2)
+            values.append((rest * shares[near]).sum(axis=1) + (side * shares[far]).sum(axis=1))
+        most = np.argmax(values, axis=0)
+        for e in np.flatnonzero(np.max(values, axis=0) - lag > missed).tolist():
+            yield *self.ends[e], *self._numbers(e, int(most[e]), inside[e].tolist())
+
+    def _numbers(self, e: int, which: int, inside: list[bool]) -> tuple[list[int], list[int]]:
+        """Return the numbers of a row: which is 0 for the devices inside against others, then by a device of an end."""
+        (u, v), path = self.ends[e], self.paths[e]
+        turned = which > len(self.d)
+        if turned:
+            path = [list(row) for row in zip(*path, strict=True)]
+        if which:
+            side = path[(which - 1) % len(self.d)]
+        else:
+            least = min((path[i][j] for i in self.d for j in self.d if inside[i] and not inside[j]), default=0)
+            side = [-least * each for each in inside]
+        rest = [min(path[i][j] - side[j] for j in self.devices[u if turned else v]) for i in self.d]
+        return (side, rest) if turned else (rest, side)
