@@ -26,6 +26,9 @@ _MISSED = 1e-3, 1e-9
 _OVERLAP = 1e-6
 """Part of the known schedule's length that two ops of a device must share to be ordered."""
 
+_PAIRS = 4
+"""Pairs of ops of which one is chosen to be ordered."""
+
 _MOST_PATHS = 200_000
 """Paths between two ops, by the devices of both, of which more are not looked at: then rows are of edges alone."""
 
@@ -109,14 +112,14 @@ class LatencyProgram(Program):
         return {at: amount for at, amount in found.items() if amount or not at}
 
     def pairs(self, fixed: dict[int, int], point: Any) -> list[int]:
-        """Return the order of the two ops of one device that are furthest from either order in a point, if any are.
+        """Return the orders of the pairs of ops of one device that are furthest from either order in a point.
 
         Parameters
         ----------
         fixed, point
             Variables decided, and a value for each, starts in units of C.
         """
-        best, chosen = _OVERLAP * float(self.longest), None
+        least, over = _OVERLAP * float(self.longest), dict[tuple[int, int, int], float]()
         on = defaultdict[int, list[int]](list)
         for (v, i), at in self.share.items():
             if point[at] > 0.5:
@@ -125,11 +128,11 @@ class LatencyProgram(Program):
         for i, ops in on.items():
             for u, v in combinations(sorted(ops), 2):
                 ends = [begin[w] + float(self.windows.time[w][i]) for w in (v, u)]
-                over = min(ends[0] - begin[u], ends[1] - begin[v])  # an op of no time may not run within another, too
                 ordered = (self.state.later[u] >> v | self.state.later[v] >> u) & 1
-                if over > best and not ordered and self.orders.get((u, v, i)) not in fixed:
-                    best, chosen = over, (u, v, i)
-        return [] if chosen is None else [self._order_of(*chosen)]
+                if not ordered and self.orders.get((u, v, i)) not in fixed:
+                    # Of an op without time within another, too, it says how far it is from both orders.
+                    over[u, v, i] = min(ends[0] - begin[u], ends[1] - begin[v])
+        return [self._order_of(*key) for key in sorted(over, key=lambda key: -over[key])[:_PAIRS] if over[key] > least]
 
     def _longest_paths(self, state: check.State) -> bool:
         """Raise heads and tails to longest paths, and strike out devices on which one is too long; return if any was.

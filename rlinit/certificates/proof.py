@@ -33,7 +33,8 @@ _NO_WEIGHT = 1e-11
 """Scaled multiplier that is put down to floats."""
 
 _NEARLY = 1e-6
-"""Part of the goal by which a linear program in floats may miss it where the exact one does not."""
+"""Part of the goal by which a linear program in floats may miss it where the exact one does not; and units of C, beyond
+the whole number before the goal, from which it is rounded up."""
 
 _CANDIDATES = 6
 """Variables whose two cases are looked at before one is chosen."""
@@ -149,7 +150,7 @@ class Proof:
             raise _OpenCase
         while True:
             value, dual, point = self._solve(fixed)
-            if value > 1 - _NEARLY or not fixed:
+            if self._closes(value) or not fixed:
                 longest = -(-max(self._scales, default=1) // self.size)
                 for parts in (_PARTS[0], _PARTS[1], _PARTS[2] * longest) if point else (longest, _PARTS[2] * longest):
                     found = self._sum(dual, parts, fixed, assumed)
@@ -168,6 +169,10 @@ class Proof:
             below = {branch: value}
             sides += [self._prove(fixed | below, assumed | {branch: case}), case]
         return self._derive("G", C, self.goal, "uns", sides)
+
+    def _closes(self, value: float) -> bool:
+        """Return whether C, in parts of the goal, is rounded up to it."""
+        return value > min(1 - _NEARLY, (self.goal - 1 + _NEARLY) / self.size)
 
     def _decided(self, point: Any) -> bool:
         """Return whether one of each group is 1."""
@@ -190,7 +195,8 @@ class Proof:
             raise _OpenCase
         best, most = chosen[0], -1.0
         for at in chosen if len(chosen) > 1 else ():
-            gains = [min(1.0, self._solve(fixed | {at: end})[0]) - value for end in (1, 0)]
+            ends = [self._solve(fixed | {at: end})[0] for end in (1, 0)]
+            gains = [(1.0 if self._closes(end) else end) - value for end in ends]
             gain = max(gains[0], 1e-4) * max(gains[1], 1e-4)
             if gain > most:
                 best, most = at, gain
