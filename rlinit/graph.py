@@ -832,6 +832,8 @@ def _repeated(row: Mapping[str, Any], model: str, runs: float) -> dict[str, Any]
         found["shared"] = {f"{model}/{key}": size for key, size in row["shared"].items()}
     if "colocate" in row:
         found["colocate"] = f"{model}/{row['colocate']}"
+    if "operands" in row:
+        found["operands"] = [[op and f"{model}/{op}", *shape] for op, *shape in row["operands"]]
     return found
 
 

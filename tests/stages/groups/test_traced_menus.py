@@ -15,6 +15,7 @@ from rlinit.costs.roofline import op_times
 from rlinit.errors import InvalidGraph, RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
+from rlinit.stages.groups.layouts import layout_of
 from rlinit.stages.groups.traced_menus import with_traced_menu
 from tests.late import late_imports
 
@@ -118,6 +119,14 @@ def test_what_no_rule_splits_is_said() -> None:
     rows = [("a", {"flops": 1e9, "out_bytes": 8}), ("b", {"flops": 1e9, "out_bytes": 8})]
     plan = rlinit.schedule(Graph.build(rows, [("a", "b")]), EIGHT, tensor_parallel=2, replicas="auto")
     assert any("does all of 2 ops with 100% of the operations" in note for note in plan.notes)
+
+
+def test_models_that_share_devices_are_split_as_they_are_alone() -> None:
+    models = {name: (traced(name), 1.0) for name in ("llama", "bert")}
+    both = Graph.union(models, EIGHT)
+    for degree in (2, 4):
+        apart = [layout_of(graph, degree) for graph, _ in models.values()]
+        assert layout_of(both, degree).work.tolist() == [share for one in apart for share in one.work]
 
 
 def test_unlike_kinds_have_seconds_of_their_own() -> None:
