@@ -34,14 +34,12 @@ class Budget:
     ----------
     time_limit_s
         Seconds from now, or None for no limit.
-    clock
-        What counts seconds; None: those on the wall.
     """
 
     __slots__ = ("_cancelled", "_clock", "_deadline", "_given_up", "_started")
 
-    def __init__(self, time_limit_s: float | None = None, clock: Callable[[], float] | None = None) -> None:
-        self._clock = _Clock(clock)
+    def __init__(self, time_limit_s: float | None = None) -> None:
+        self._clock = _Clock()
         self._started = self._clock.now()
         self._deadline = float("inf") if time_limit_s is None else self._started + time_limit_s
         self._cancelled = threading.Event()
@@ -110,35 +108,31 @@ class Budget:
 class _Clock:
     """Monotonic seconds, those left out during which it stood still."""
 
-    __slots__ = ("_left_out_s", "_lock", "_read", "_stopped_at", "_stops")
+    __slots__ = ("_left_out_s", "_lock", "_stopped_at", "_stops")
 
-    def __init__(self, read: Callable[[], float] | None) -> None:
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._read = read
         self._stops = 0
         self._stopped_at = self._left_out_s = 0.0
 
     def now(self) -> float:
         """Return the time."""
         with self._lock:
-            return (self._stopped_at if self._stops else self._seconds()) - self._left_out_s
-
-    def _seconds(self) -> float:
-        return time.monotonic() if self._read is None else self._read()
+            return (self._stopped_at if self._stops else time.monotonic()) - self._left_out_s
 
     def stop(self) -> None:
         """Stand still; stops may be nested and come from several threads."""
         with self._lock:
             self._stops += 1
             if self._stops == 1:
-                self._stopped_at = self._seconds()
+                self._stopped_at = time.monotonic()
 
     def go_on(self) -> None:
         """End a stop."""
         with self._lock:
             self._stops -= 1
             if self._stops == 0:
-                self._left_out_s += self._seconds() - self._stopped_at
+                self._left_out_s += time.monotonic() - self._stopped_at
 
 
 _CEILING: ContextVar[tuple[float, float] | None] = ContextVar("memory", default=None)

@@ -80,7 +80,7 @@ class _Network:
 
 
 def whole_network(
-    wiring: str, seed: int, channels: int, dependence: str, *, modules: int = _MODULES, nodes: int = 32
+    wiring: str, seed: int, channels: int, dependence: str, *, modules: int = _MODULES
 ) -> PlacementProblem:
     """Return a whole network on a CPU, a T4 and an A100, for validation.
 
@@ -96,14 +96,11 @@ def whole_network(
         "strong" or "weak", as for `rwnn`.
     modules
         Number of modules, at least 1.
-    nodes
-        Nodes of each module, at least 6.
     """
     graph = rwnn(
         wiring,  # type: ignore[arg-type]
         seed=seed,
         num_modules=modules,
-        nodes_per_module=nodes,
         channels=channels,
         dependence=dependence,  # type: ignore[arg-type]
     )

@@ -139,7 +139,7 @@ def _placement_steps() -> dict[str, list[_Call]]:
     return steps
 
 
-def _layers(levels: int = 8, width: int = 4, waist: int = 0) -> Graph:
+def _layers(levels: int = 8, waist: int = 0) -> Graph:
     """Return a layered graph in which every op reads two of the level before, with times on three kinds of device.
 
     Where `waist` is given, every such level is one op, so that the graph falls into modules.
@@ -147,7 +147,7 @@ def _layers(levels: int = 8, width: int = 4, waist: int = 0) -> Graph:
     ops, edges = [], []
     before: list[str] = []
     for level in range(levels):
-        names = [f"op{level}.{at}" for at in range(1 if waist and level % waist == 0 else width)]
+        names = [f"op{level}.{at}" for at in range(1 if waist and level % waist == 0 else 4)]
         for at, name in enumerate(names):
             seconds = 1e-3 * (1 + (5 * level + 3 * at) % 7)
             speeds = {"slow": 4.0, "middle": 2.0, "fast": 1.0, "stage": 1.0}

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, overload
 
@@ -24,7 +23,7 @@ from rlinit.llm.result import LlmPlan
 from rlinit.llm.search.contiguous import EQUAL_COSTS, ChainProblem, ChainSolution, Places, solve_chain
 from rlinit.llm.serving.layouts import ServingPlan
 from rlinit.llm.simple_splits import compare_splits
-from rlinit.llm.throughput import plan_requests, plan_throughput
+from rlinit.llm.throughput import plan_serving
 from rlinit.llm.verification import evaluate, levels_of, memory_of, sureness, value_of, verify
 from rlinit.plan import OPTIMALITY_TOLERANCE, Plan
 from rlinit.stages.training.rules import Recompute
@@ -181,8 +180,8 @@ def plan(
         other = first or stream or not contiguous or granularity != "layer" or (requests and objective == "throughput")
         if other or replicas or tensor_parallel or training:
             raise InvalidConfig(f"objective={objective!r} takes max_latency_s and reserve_bytes alone; leave out more")
-        planned = plan_throughput if objective == "throughput" else partial(plan_requests, mix=requests)
-        return planned(timed, devices, max_latency_s=max_latency_s, reserve_bytes=reserve_bytes)
+        mix = None if objective == "throughput" else requests
+        return plan_serving(timed, devices, mix=mix, max_latency_s=max_latency_s, reserve_bytes=reserve_bytes)
     if requests or max_latency_s is not None:
         what = "requests are for objective='requests'" if requests else "max_latency_s is for objective='throughput'"
         raise InvalidConfig(f"{what}, not {objective!r}")

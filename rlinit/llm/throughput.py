@@ -34,7 +34,7 @@ from rlinit.llm.serving.layouts import (
 )
 from rlinit.plan import OPTIMALITY_TOLERANCE
 
-__all__ = ["frontier", "plan_requests", "plan_throughput"]
+__all__ = ["frontier", "plan_serving"]
 
 _PASSES = 10
 """Lengths of a pass that layouts are found for, each by the same factor longer than the one before."""
@@ -43,10 +43,11 @@ _LONGEST = 64.0
 """Times the shortest pass, beyond which caches hold passes back rather than batches; hops come on top."""
 
 
-def plan_throughput(
+def plan_serving(
     model: LanguageModel,
     hardware: Hardware,
     *,
+    mix: Sequence[tuple[int, int, float]] | None = None,
     max_latency_s: float | None = None,
     reserve_bytes: float | None = None,
     time_limit_s: float = 10.0,
@@ -54,10 +55,15 @@ def plan_throughput(
 ) -> ServingPlan:
     """Return the layout found that makes most tokens a second, never below the rules that it is compared with.
 
+    With a mix of requests it is the one that answers most of them a second: two pools of devices, or one where that is
+    better.
+
     Parameters
     ----------
     model, hardware
         What is served on what.
+    mix
+        (tokens of the prompt, of the answer, share) of requests; empty: all are the model's; None: tokens count.
     max_latency_s
         Most seconds of a pass, which makes a token of each sequence; None: no limit.
     reserve_bytes
@@ -70,39 +76,12 @@ def plan_throughput(
     InvalidHardware
         No device that computes.
     InvalidConfig
-        A latency that is no number of seconds above 0.
+        A latency that is no number of seconds above 0, or requests that make no sense.
     """
-    costs = DeviceCosts(model, hardware, Settings(reserve_bytes=reserve_bytes, runtime="vllm"))
-    return _best(costs, max_latency_s, time_limit_s, seed)
-
-
-def plan_requests(
-    model: LanguageModel,
-    hardware: Hardware,
-    *,
-    mix: Sequence[tuple[int, int, float]] = (),
-    max_latency_s: float | None = None,
-    reserve_bytes: float | None = None,
-    time_limit_s: float = 10.0,
-    seed: int = 0,
-) -> ServingPlan:
-    """Return the layout found that answers most requests a second: two pools of devices, or one where that is better.
-
-    Parameters
-    ----------
-    model, hardware
-        What is served on what.
-    mix
-        (tokens of the prompt, of the answer, share) of requests; none: all are the model's.
-    max_latency_s, reserve_bytes, time_limit_s, seed
-        As for `plan_throughput`.
-
-    Raises
-    ------
-    InvalidHardware, InvalidConfig
-        As there, or requests that make no sense.
-    """
-    settings, rows = Settings(reserve_bytes=reserve_bytes, runtime="vllm"), tuple(mix)
+    settings = Settings(reserve_bytes=reserve_bytes, runtime="vllm")
+    if mix is None:
+        return _best(DeviceCosts(model, hardware, settings), max_latency_s, time_limit_s, seed)
+    rows = tuple(mix)
     forms = {
         "two pools": PoolCosts(model, hardware, settings, mix=rows),
         "one pool for both": DeviceCosts(model, hardware, settings, mix=rows, prompts=True),

@@ -311,10 +311,8 @@ def every_schedule(search: PlacementSearch) -> None:
         incumbent.offer(found, "every schedule")
 
 
-def local_search(
-    search: PlacementSearch, seed: int = 0, start: Placement | None = None, moves: int | None = None
-) -> None:
-    """Phase 2: local search from `start` or else the incumbent, runs side by side on threads.
+def local_search(search: PlacementSearch, seed: int = 0, moves: int | None = None) -> None:
+    """Phase 2: local search from the incumbent, runs side by side on threads.
 
     Its kernels release the lock.
 
@@ -324,16 +322,13 @@ def local_search(
         The search.
     seed
         Added to that of the options.
-    start
-        Where to search from; None: the incumbent.
     moves
         Most of each run; None: as `sweep_placements` has it.
     """
     incumbent, jobs = search.incumbent, search.options.jobs
     if incumbent.finished:
         return
-    start = start or incumbent.assignment
-    first = search.options.seed + seed
+    start, first = incumbent.assignment, search.options.seed + seed
     problem, fits = search.problem, None
     if search.peak is not None:
         problem, fits = search.searched(), search.peak.fits

@@ -195,7 +195,7 @@ def test_many_empty_stages_are_counted_and_not_listed(model: str, capsys: pytest
 
 def test_bench_measures_against_the_best_bound_of_any(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A heuristic that found the optimum is shown as optimal once another method proved it."""
-    arguments = ("--objective", "memory", "--stages", "3", "--methods", "natural", "fill", "ideals", "--json")
+    arguments = ("--objective", "memory", "--stages", "3", "--methods", "natural", "brkga", "ideals", "--json")
     code, out, _ = run(capsys, "bench", model, *arguments)
     assert code == 0
     rows = {row["method"]: row for row in json.loads(out)}

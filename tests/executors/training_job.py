@@ -10,6 +10,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from rlinit.errors import InvalidPlan
 from rlinit.executors.lowering import torch_program
 from rlinit.executors.training import training_step
 from rlinit.graph import Graph
+from rlinit.importers.torch.export import export_program
 from rlinit.plan import Plan
 from rlinit.stages.training.rules import Recompute, Training
 from rlinit.stages.training.schedule import pass_order
@@ -106,20 +108,22 @@ def check_order(size: int) -> None:
             assert found == pass_order(name, size, 2 * size, device, chunks)
 
 
-def export_once(cases: list[Case]) -> None:
+def export_once(cases: list[Case]) -> Any:
     """Let all plans, and the processes to come, take what a model is exported to here, at the sizes they ask for."""
-    export, known = torch_program.export_program, {}
+    known: dict[tuple[int, int], Any] = {}
 
     def known_program(model: torch.nn.Module, *inputs: Any, batch: int) -> Any:
         if (id(model), batch) not in known:
-            known[id(model), batch] = export(model, *inputs, batch=batch)
+            known[id(model), batch] = export_program(model, *inputs, batch=batch)
         return known[id(model), batch]
 
-    torch_program.export_program = known_program  # type: ignore[assignment]
-    for case in cases:
-        torch_program.torch_program(
-            case.model, (case.x,), case.graph.names, graph=case.graph, plan_inputs=MICROBATCHES, parts=(1,)
-        )
+    patched = patch.object(torch_program, "export_program", known_program)
+    with patched:
+        for case in cases:
+            torch_program.torch_program(
+                case.model, (case.x,), case.graph.names, graph=case.graph, plan_inputs=MICROBATCHES, parts=(1,)
+            )
+    return patched
 
 
 def planned(cases: list[Case], size: int) -> list[tuple[Case, Plan]]:
@@ -163,9 +167,8 @@ def main(sizes: list[int]) -> None:
     cases.append(Case.of(Inception(), torch.randn(4, 3, 8, 8)))
     cases += [Case.of(RandomNet(seed), x) for seed in (7, 23)]
     net = Case.of(RandomNet(3), x)
-    export_once(cases)
     processes: Any = torch.multiprocessing  # It has no types.
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, export_once(cases):
         for size in sizes:
             parts = (size, folder, planned(cases, size), net)
             processes.start_processes(run, parts, nprocs=size, start_method="fork")

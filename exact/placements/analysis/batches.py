@@ -27,19 +27,10 @@ class DataFlow(NamedTuple):
     delay_s: FloatArray
 
 
-def data_flow(problem: PlacementProblem, visit: IntArray | None = None) -> DataFlow:
-    """Return what the kernels need of a problem; `visit` is an order of its ops, the natural one if None.
-
-    Parameters
-    ----------
-    problem
-        The problem.
-    visit
-        (n,) a topological order; None: the natural one.
-    """
-    order = problem.order if visit is None else visit
+def data_flow(problem: PlacementProblem) -> DataFlow:
+    """Return what the kernels need of a problem, with its ops in the natural order."""
     return DataFlow(
-        visit=order.astype(np.int64),
+        visit=problem.order.astype(np.int64),
         succ_indptr=problem.succ_indptr,
         succ=problem.succ,
         pred_indptr=problem.pred_indptr,
