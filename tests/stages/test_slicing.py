@@ -122,7 +122,7 @@ def test_bounds_rise_towards_the_optimum_and_never_pass_it() -> None:
 
 def test_the_caps_are_respected() -> None:
     """More ideals than the cap, or more labels than fit: None, not a wrong answer."""
-    apart = random_problem(0, 12, 3, density=0.0)
+    apart = random_problem(0, 12, 3, density=0.0, objective="memory")
     assert solve_ideals(apart, 4095) is None
     assert solve_ideals(apart, 4096) is not None
 

@@ -110,8 +110,6 @@ class BottleneckSearch:
         self.cheapest = costs.work.min(axis=0)
         self.weight_of, self.unit = quantized(self.cheapest)
         self.table = table = IdealTable.build(ideals, self.weight_of)
-        self.all_in = np.stack([table.crossing_sums(row) for row in costs.in_s])
-        self.all_out = np.stack([table.crossing_sums(row) for row in costs.out_s])
         # Where tensors cost nothing, no pair needs a look at them.
         free = not (costs.in_s.any() or costs.out_s.any())
         crossings = table.crossings
@@ -186,15 +184,11 @@ class BottleneckSearch:
         problem, table, states = self.problem, self.table, self.states
         limit = threshold * (1 + ROUNDING)
         costs = self.costs
-        bars = (costs.work > limit) | (problem.param_bytes > problem.memory_bytes[:, None] * CAPACITY_SLACK)
-        work = np.stack([table.sums(row) for row in np.where(bars, 0.0, costs.work)])
-        held = np.stack([table.sums(row) for row in np.where(bars, 0.0, problem.param_bytes)])
-        forbidden = np.stack([table.sums(row) for row in bars.astype(np.float64)]).astype(np.int64)
         reach = self.reach(limit)
         floor = self.weight_of.sum() - (states.left * reach).sum(axis=1)
 
         fillings = Fillings(reach, floor, states.step, states.fewer)
-        sums = Sums(table.weight, work, held, forbidden, self.all_in, self.all_out)
+        sums = stage_sums(table, costs, limit)
         links = map(np.ascontiguousarray, (costs.in_s, costs.out_s))  # for which kernels are compiled once
         rates = StageRates(problem.memory_bytes, problem.cache_bytes, costs.overflow, *links)
 
@@ -210,6 +204,25 @@ class BottleneckSearch:
             back=back,
             back_class=back_class,
         )
+
+
+def stage_sums(table: IdealTable, costs: CostArrays, limit: float) -> Sums:
+    """Return the sums that stages of cost at most `limit` are made of.
+
+    Parameters
+    ----------
+    table
+        The ideals.
+    costs
+        What stages cost.
+    limit
+        Seconds; nodes that cost more alone are forbidden, as those are that exceed the memory.
+    """
+    bars = (costs.work > limit) | (costs.param > costs.memory[:, None] * CAPACITY_SLACK)
+    each = np.where(bars, 0.0, costs.work), np.where(bars, 0.0, costs.param), bars.astype(np.float64)
+    work, held, forbidden = (np.stack([table.sums(row) for row in rows]) for rows in each)
+    across = (np.stack([table.crossing_sums(row) for row in rows]) for rows in (costs.in_s, costs.out_s))
+    return Sums(table.weight, work, held, forbidden.astype(np.int64), *across)
 
 
 def run_in_chunks(call: Callable[[int, int], tuple[int, int]], size: int, budget: Budget) -> tuple[bool, int]:

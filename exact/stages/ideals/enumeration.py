@@ -11,15 +11,21 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 
 from rlinit.arrays import IntArray, NodeArray
 from rlinit.budget import Budget, memory_left, reserve
 from rlinit.exact.stages.ideals.node_merging import MergedProblem, merge_weightless
 from rlinit.kernels.compiled import njit
+from rlinit.kernels.stages.arrays import Precedence
 from rlinit.stages.problem import StageProblem
 
 _FIRST_TRY, _FACTOR = 4_000, 8
 """Ideals under a time limit: so many at first, then this many times as many; failed tries add a seventh to the work."""
+
+MOST_PARTS = 6
+"""Components that are kept apart."""
 
 _BYTES = 250
 """Bytes of an ideal while it is told apart and looked at, beside four bits of each node."""
@@ -61,7 +67,7 @@ def count_ideals(problem: StageProblem, cap: int) -> int:
     -----
     Of the problem as it is: `enumerate_ideals` may get by with fewer. Time and memory are its own, too.
     """
-    return int(_explore(problem, cap)[0])
+    return int(_explore(problem.precedence, cap)[0])
 
 
 def enumerate_ideals(
@@ -100,7 +106,7 @@ def enumerate_ideals(
     tried = min(cap, _FIRST_TRY) if budget.remaining_s < np.inf else int(min(cap, max(memory_left() / each, 1)))
     while True:
         began = budget.elapsed_s
-        count, indptr, added, _, entry = _explore(merged.problem, tried)
+        count, indptr, added, _, entry = _explore(merged.problem.precedence, tried)
         if count <= tried:
             parent, node = _parents(indptr, added, entry)
             return Ideals(merged, parent, node)
@@ -113,13 +119,66 @@ def enumerate_ideals(
         tried = room
 
 
-def _explore(problem: StageProblem, cap: int) -> tuple[int, IntArray, NodeArray, NodeArray, IntArray]:
+def enumerate_parts(problem: StageProblem, cap: int) -> tuple[Ideals, IntArray] | None:
+    """Return the ideals that hold nodes of one component each, and (n,) the component of each node of the merged graph.
+
+    Ideal 0, the empty one, is of all components. Components beyond `MOST_PARTS` are joined, the smallest first. None
+    where there is one component, or more than `cap` ideals.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    cap
+        Most ideals.
+    """
+    merged = merge_weightless(problem)
+    label = _parts(merged.problem)
+    parent, node, size = [np.full(1, -1, np.int64)], [np.full(1, -1, np.int64)], 1
+    if label.max() == 0:
+        return None
+    for i in range(int(label.max()) + 1):
+        count, indptr, added, _, entry = _explore(_within(merged.problem.precedence, label, i), cap - size + 1)
+        if count > cap - size + 1:
+            return None
+        before, top = _parents(indptr, added, entry)
+        parent.append(np.where(before[1:] > 0, before[1:] + size - 1, 0))
+        node.append(np.flatnonzero(label == i)[top[1:]])
+        size += count - 1
+    return Ideals(merged, np.concatenate(parent), np.concatenate(node)), label
+
+
+def _parts(problem: StageProblem) -> IntArray:
+    """Return (n,) the component of each node, numbers without gaps."""
+    n = problem.num_nodes
+    links = csr_array((np.ones(len(problem.succ)), problem.succ, problem.succ_indptr), shape=(n, n))
+    label: IntArray = connected_components(links, directed=False)[1].astype(np.int64)  # type: ignore[arg-type]
+    while label.max() >= MOST_PARTS:
+        least, next_least = np.argsort(np.bincount(label), kind="stable")[:2]
+        label[label == next_least] = least
+        label = np.unique(label, return_inverse=True)[1].astype(np.int64)
+    return label
+
+
+def _within(whole: Precedence, label: IntArray, part: int) -> Precedence:
+    """Return the precedence between the nodes of one component, in their order."""
+    local = np.cumsum(label == part) - 1
+
+    def rows(indptr: IntArray, indices: IntArray) -> tuple[IntArray, IntArray]:
+        degree = np.diff(indptr)
+        kept = np.concatenate([[0], np.cumsum(degree[label == part])]).astype(np.int64)
+        return kept, local[indices[np.repeat(label == part, degree)]]
+
+    return Precedence(*rows(whole.succ_indptr, whole.succ), *rows(whole.pred_indptr, whole.pred))
+
+
+def _explore(precedence: Precedence, cap: int) -> tuple[int, IntArray, NodeArray, NodeArray, IntArray]:
     most_ready = int(np.log2(cap + 1.0)) + 1
-    if np.count_nonzero(np.diff(problem.pred_indptr) == 0) > most_ready:
+    if np.count_nonzero(np.diff(precedence.pred_indptr) == 0) > most_ready:
         nothing = np.zeros(0, np.int64)
         return cap + 1, nothing, nothing.astype(np.int32), nothing.astype(np.int32), nothing
-    key = np.random.default_rng(1).integers(0, 2**64, problem.num_nodes, np.uint64)
-    return _grow(problem.succ_indptr, problem.succ, problem.pred_indptr, problem.pred, key, cap, most_ready)
+    key = np.random.default_rng(1).integers(0, 2**64, len(precedence.pred_indptr) - 1, np.uint64)
+    return _grow(*precedence, key, cap, most_ready)
 
 
 @njit(cache=True, nogil=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from rlinit.budget import Budget
 from rlinit.exact.stages.ideals.enumeration import enumerate_ideals
 from rlinit.exact.stages.ideals.memory import solve_memory_ideals
+from rlinit.exact.stages.ideals.parts import solve_parts
 from rlinit.exact.stages.ideals.pipeline import solve_pipeline_ideals
 from rlinit.stages.problem import StageAssignment, StageProblem, StageResult, Value
 
@@ -48,11 +49,15 @@ def solve_ideals(
     Tarnawski et al., NeurIPS 2020 (ideals); thresholds and dead states are this project's.
     """
     budget = budget or Budget()
+    ceiling = None if upper is None else upper[0]
+    if problem.objective == "pipeline":
+        result = solve_parts(problem, cap, lower=lower, upper=ceiling, budget=budget, on_bound=on_bound)
+        if result is not None:
+            return result
     ideals = enumerate_ideals(problem, min(cap, _MOST_BITS // problem.num_nodes), budget)
     if ideals is None:
         return None
     if problem.objective == "memory":
         most = None if upper is None else (upper[0], upper[1], upper[2])
         return solve_memory_ideals(problem, ideals, lower=lower, upper=most, budget=budget, on_bound=on_bound)
-    ceiling = None if upper is None else upper[0]
     return solve_pipeline_ideals(problem, ideals, lower=lower, upper=ceiling, budget=budget, on_bound=on_bound)
