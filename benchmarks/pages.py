@@ -72,6 +72,7 @@ _TITLES = {
     "task_graphs_flexible_job_shop": "Flexible job shops",
     "pipelines_large": "Pipelines of 50,000 ops",
     "pipelines_searched": "Pipelines of searched networks",
+    "pipelines_shared": "Pipelines of several models that share devices",
     "pipelines_unlike": "Pipelines on unlike GPUs",
     "placements_imported": "Placements of imported networks",
     "placements_large": "Placements of 500 to 2,000 ops",

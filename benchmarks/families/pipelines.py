@@ -1,8 +1,8 @@
 """Pipelines of wide graphs on equal and on unlike devices: value, bound, gap and seconds of `schedule`.
 
-Run as ``python -m benchmarks.families.pipelines searched``, ``unlike`` or ``large``, with ``--seconds S`` a case and
-``--stages K ...``. With ``--processor-time`` limits count the processor time of the process, which other work on the
-machine does not lengthen; programs of other packages (SCIP, HiGHS) still look at the wall clock.
+Run as ``python -m benchmarks.families.pipelines searched``, ``unlike``, ``shared`` or ``large``, with ``--seconds S``
+a case and ``--stages K ...``. With ``--processor-time`` limits count the processor time of the process, which other
+work on the machine does not lengthen; programs of other packages (SCIP, HiGHS) still look at the wall clock.
 
 ========  ===============================================================================================
 set       what
@@ -10,6 +10,8 @@ set       what
 searched  cells found by search and random wirings, on k equal stages: PipeDream's profile of NASNet
           mobile (at ``RLINIT_INSTANCES``), networks of pytorchcv on RTX 3090s, randomly wired ones on T4s
 unlike    InceptionV3, EfficientNetB7 and NASNet mobile on eight unlike GPUs
+shared    two and three networks of ImageNet that share four devices, Edge TPUs or unlike GPUs, and six
+          graphs of 10 random ops each
 large     50,000 ops with heavy-tailed times and skips: 64 equal stages, and eight unlike devices
 ========  ===============================================================================================
 """
@@ -30,12 +32,21 @@ from rlinit.datasets.published import pipedream
 from rlinit.datasets.published.location import instances_root
 from rlinit.datasets.random.randomly_wired import rwnn
 from rlinit.datasets.zoo import imagenet
+from rlinit.importers.common.precision import Dtype
 
 SEARCHED = ("nasnet_4a1056", "pnasnet5large", "darts")
 """Names in pytorchcv."""
 
 UNLIKE = "p100+v100+t4+l4+rtx3090+rtx4090+a100+l40s"
 """Eight kinds of GPUs in one host."""
+
+PAIRS = ("ResNet50+MobileNetV2", "ResNet50+ResNet101", "ResNet50+DenseNet121", "InceptionV3+Xception")
+TRIPLES = ("ResNet50+ResNet101+MobileNetV2", "ResNet50+DenseNet121+Xception", "InceptionV3+ResNet50+MobileNetV2")
+SHARED: tuple[tuple[str, Dtype, tuple[str, ...]], ...] = (
+    ("edge-tpu-4", "int8", (*PAIRS, *TRIPLES)),
+    ("p100+t4+rtx3090+a100", "fp16", (*PAIRS[:2], "ResNet50+DenseNet121+MobileNetV2")),
+)
+"""Devices, numbers, and the networks that share them."""
 
 Case = tuple[str, rlinit.Graph, rlinit.Hardware]
 
@@ -121,7 +132,27 @@ def large(_: list[int]) -> Iterator[Case]:
         yield f"{k} stages of {kinds} kinds", heavy_tailed(50_000, kinds), rlinit.Hardware.mesh(devices, 1e10)
 
 
-SETS = {"searched": searched, "unlike": unlike, "large": large}
+def drawn(num_ops: int, seed: int) -> rlinit.Graph:
+    """Return random ops, each of which reads up to two of the six before it."""
+    rng = np.random.default_rng(seed)
+    draws = zip(rng.uniform(1e-4, 1e-2, num_ops), *1e4 * rng.integers(1, 100, (2, num_ops)), strict=True)
+    ops = ((f"op{v}", {"time_s": t, "param_bytes": w, "out_bytes": o}) for v, (t, w, o) in enumerate(draws))
+    edges = {(int(rng.integers(max(0, v - 6), v)), v) for v in range(1, num_ops) for _ in range(2)}
+    return rlinit.Graph.build(ops, ((f"op{u}", f"op{v}") for u, v in sorted(edges)), name=f"drawn-{seed}")
+
+
+def shared(_: list[int]) -> Iterator[Case]:
+    """Yield several models on devices that they share, all as often."""
+    for preset, dtype, unions in SHARED:
+        hardware = rlinit.Hardware.preset(preset)
+        for names in unions:
+            models = {imagenet.load(name, dtype=dtype): 1.0 for name in names.split("+")}
+            yield f"{names}, {preset}", rlinit.Graph.union(models, hardware), hardware
+    equal = rlinit.Hardware.pipeline(4, bandwidth=1e9, cache=2e6)
+    yield "six drawn graphs", rlinit.Graph.union({drawn(10, seed): 1.0 for seed in range(6)}), equal
+
+
+SETS = {"searched": searched, "unlike": unlike, "shared": shared, "large": large}
 
 
 def measure(case: Case, seconds: float) -> dict[str, Any]:
