@@ -17,7 +17,7 @@ from rlinit.budget import Budget
 from rlinit.exact.stages.bounds.convex_load import reach_bits
 from rlinit.exact.stages.bounds.simple import allowed_classes, load_balance
 from rlinit.exact.stages.ideals import part_passes
-from rlinit.exact.stages.ideals.bottleneck_search import FIRST_EXCESS, GROWTH, stage_sums
+from rlinit.exact.stages.ideals.bottleneck_search import FIRST_EXCESS, stage_sums
 from rlinit.exact.stages.ideals.enumeration import Ideals, enumerate_parts
 from rlinit.exact.stages.ideals.passes import StageRates
 from rlinit.exact.stages.ideals.table import IdealTable, quantized
@@ -33,14 +33,17 @@ _MOST_PAIRS = 30_000_000
 _MOST_ENDS = 40_000_000
 """Ends of stages of one class that are kept at most; 24 bytes each."""
 
-_ROWS, _QUOTA = 64, 10_000_000
-"""Rows that are extended between looks at the budget, and ends of stages that these may have: some 0.2 s."""
+_ROWS, _WORK_PER_S = 64, 20_000_000
+"""Rows that are extended between looks at the budget, and ends of stages that these may have for each second left."""
 
 _OF_ENDS = {"ideal": np.int64, "seconds": np.float64, "held": np.float64}
 """Fields of `Ends` that grow, and what they hold."""
 
 _WORK = 1_000
 """Ends of stages that are looked at for each ideal that may be enumerated."""
+
+_GROWTH = 1.5
+"""Growth of the excess above the lower bound: the pass that overshoots takes as long as all others."""
 
 _CLOSE = 1e-3
 """Distance of thresholds, in parts of the upper one, from which on the next one is right below the best value."""
@@ -171,10 +174,11 @@ class PartSearch:
             if self.budget.expired or self.work > self.most_work:
                 raise _GiveUp
             some = rows[first : first + _ROWS]
-            more, of, met = part_passes.extend_rows(some, c, limit, _QUOTA, self.tables.rates, ends, goal)
+            quota = int(min(self.most_work - self.work, _WORK_PER_S * self.budget.remaining_s))
+            more, of, met = part_passes.extend_rows(some, c, limit, quota, self.tables.rates, ends, goal)
             self.work += met
             size += len(more)
-            if met > _QUOTA or size > _MOST_ROWS:
+            if met > quota or size > _MOST_ROWS:
                 raise _GiveUp
             found.append(more)
             source.append(of + first)
@@ -229,7 +233,7 @@ class PartSearch:
             while proven < top or upper == np.inf:
                 if best is None:
                     threshold = top if base + 1.5 * excess >= top else base + excess
-                    excess *= GROWTH
+                    excess *= _GROWTH
                 else:
                     threshold = top if top - proven <= _CLOSE * top else 0.5 * (proven + top)
                 found = self._completed(threshold * (1 + ROUNDING))
