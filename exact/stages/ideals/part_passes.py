@@ -243,28 +243,31 @@ def _first_within(ideal: IntArray, start: int, stop: int, weight: FloatArray, mo
 
 @njit(cache=True, nogil=True)
 def extend_rows(
-    rows: IntArray, c: int, limit: float, quota: int, rates: StageRates, ends: Ends, goal: Goal
+    rows: IntArray, c: int, limit: float, quota: int, tables: Tables, ends: Ends, goal: Goal
 ) -> tuple[IntArray, IntArray, int]:
     """Extend rows of ideals, one a component, by every stage of a class of cost at most `limit`.
 
     Returns (r, m) the new rows, (r,) what each came from, and the ends looked at; not all rows, if more than `quota`.
+    Of new rows that differ in the last component alone, those found dominated are left out.
 
     Parameters
     ----------
     rows
         (R, m) ideals.
-    c, limit, quota, rates
-        The class, most seconds, ends to look at, and what the class holds.
+    c, limit, quota, tables
+        The class, most seconds, ends to look at, and what is known of all ideals and classes.
     ends, goal
         Where stages may end, and what they have to reach.
     """
     m = rows.shape[1]
+    rates, over, column = tables.rates, tables.dominators.over, tables.dominators.column
     memory, cache, overflow = rates.memory[c] * CAPACITY_SLACK, rates.cache[c], rates.overflow[c]
     weight, into, most, least, room = goal
     found, source = np.empty((1024, m), np.int64), np.empty(1024, np.int64)
     at, current = np.zeros(m, np.int64), np.zeros(m, np.int64)
     spent, held, grown, done = np.zeros(m + 1), np.zeros(m + 1), np.zeros(m + 1), np.zeros(m + 1)
-    size, met = 0, 0
+    accepted = np.empty(over.shape[1], np.int64)
+    size, met, num_accepted = 0, 0, 0
     for x in range(len(rows)):
         d, at[0] = 0, -1
         while d >= 0 and met <= quota:
@@ -273,6 +276,7 @@ def extend_rows(
                 at[d] = _first_within(
                     ends.ideal, ends.start[d, i], ends.stop[d, i], weight, weight[i] + room - grown[d]
                 )
+                num_accepted = 0
             q = at[d]
             at[d] += 1
             met += 1
@@ -295,6 +299,14 @@ def extend_rows(
                 spent[d], held[d], done[d], at[d] = seconds, params, ahead, -1
                 grown[d] = grown[d - 1] + weight[j] - weight[i]
                 continue
+            keep = True
+            for e in range(num_accepted):
+                keep = keep and not over[j, accepted[e]]
+            if not keep:
+                continue
+            if column[j] >= 0:
+                accepted[num_accepted] = column[j]
+                num_accepted += 1
             if size == len(found):
                 found = np.concatenate((found, np.empty_like(found)))
                 source = np.concatenate((source, np.empty_like(source)))

@@ -39,7 +39,7 @@ _ROWS, _WORK_PER_S = 64, 20_000_000
 _OF_ENDS = {"ideal": np.int64, "seconds": np.float64, "held": np.float64}
 """Fields of `Ends` that grow, and what they hold."""
 
-_WORK = 1_000
+_WORK = 2_000
 """Ends of stages that are looked at for each ideal that may be enumerated."""
 
 _GROWTH = 1.5
@@ -175,7 +175,7 @@ class PartSearch:
                 raise _GiveUp
             some = rows[first : first + _ROWS]
             quota = int(min(self.most_work - self.work, _WORK_PER_S * self.budget.remaining_s))
-            more, of, met = part_passes.extend_rows(some, c, limit, quota, self.tables.rates, ends, goal)
+            more, of, met = part_passes.extend_rows(some, c, limit, quota, self.tables, ends, goal)
             self.work += met
             size += len(more)
             if met > quota or size > _MOST_ROWS:
