@@ -21,11 +21,12 @@ from rlinit.certificates.latency_program import LatencyProgram
 from rlinit.certificates.programs import Program, StageProgram
 from rlinit.certificates.proof import Proof
 from rlinit.certificates.vipr import vipr_lines
+from rlinit.certificates.writing import exact_plan
 from rlinit.cli.main import main
 from rlinit.errors import InvalidPlan
 from rlinit.plan import Objective
 from tests.certificates import vipr_checker
-from tests.certificates.proof_attack import mutated_proofs, vipr_file
+from tests.certificates.proof_attack import drawn, mutated_proofs, vipr_file
 from tests.certificates.test_check import GRAPH, MESH, STAGES, can_be_tried, costs_of
 from tests.properties import fuzz
 
@@ -174,6 +175,23 @@ def test_problems_of_nine_ops_are_proven_to_the_last_digit(number: int, tmp_path
     # Of the specification's "constraint reason index" and "the keyword OBJ", what viprchk reads of the last one.
     last = text.splitlines()[-1]
     assert re.fullmatch(rf"\S+ G {problem.least} OBJ {{ (lin|rnd|uns) [0-9/ -]+ }} -1", last), last
+
+
+@pytest.mark.parametrize("number", range(0, 30, 3))
+def test_paths_and_alike_devices_leave_the_optimum(number: int) -> None:
+    """The optimum is proven and not one unit more, and the plan satisfies the rows, whatever the longest schedule."""
+    case = drawn(number, 8, 9)
+    plan = rlinit.schedule(case.graph, case.hardware, objective="latency")
+    read = exact_plan(plan, case.graph, case.hardware)
+    value, costs = read[3][0], check.Costs(*read[:3], 0, read[3])
+    for factor in (1, Fraction(3, 2)):
+        program = LatencyProgram(costs, factor * value, 5.0)
+        goal = int(value / program.unit)
+        assert Proof(program, goal, Budget(20.0)).run()
+        assert not Proof(program, goal + 1, Budget(20.0)).run()
+        point = program.solution(read[0], value)
+        for name, row, least in program.rows:
+            assert sum(amount * point.get(at, 0) for at, amount in row.items()) >= least, name
 
 
 def test_an_op_without_time_runs_before_or_after_another(tmp_path: Path) -> None:
