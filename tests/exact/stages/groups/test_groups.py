@@ -294,10 +294,10 @@ def test_bad_input_is_named() -> None:
         rlinit.schedule(graph, hardware, **AUTO, training="1f1b")
     with pytest.raises(RlinitError, match="1f1b or gpipe"):
         rlinit.schedule(graph, hardware, **AUTO, training="zero-bubble", microbatches=4)
-    plain = rlinit.Graph.build([("a", {"time_s": 1.0})], [])
-    with pytest.raises(InvalidGraph, match="has no menu"):
-        rlinit.schedule(plain, hardware, **AUTO)
-    for menu, said in (
+    menu = {"menu": {1: [{"time_s": 1.0}]}}
+    with pytest.raises(InvalidGraph, match="'b' has no menu"):
+        rlinit.schedule(rlinit.Graph.build([("a", menu), ("b", {"time_s": 1.0})], []), hardware, **AUTO)
+    for ways, said in (
         ({}, "expected tensor degree"),
         ({0: [{"time_s": 1.0}]}, "degree '0'"),
         ({1: []}, "one variant or more"),
@@ -307,7 +307,7 @@ def test_bad_input_is_named() -> None:
         ({1: [{"time_s": 1.0, "sync_bytes": {"x": 1.0}}]}, "no neighbour"),
     ):
         with pytest.raises(InvalidGraph, match=said):
-            rlinit.schedule(rlinit.Graph.build([("a", {"menu": menu})], []), hardware, **AUTO)
+            rlinit.schedule(rlinit.Graph.build([("a", {"menu": ways})], []), hardware, **AUTO)
 
 
 def test_menus_go_through_files(tmp_path: Any) -> None:
