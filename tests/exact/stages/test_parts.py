@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,16 +25,16 @@ def solved(problem: StageProblem, lower: float = 0.0, upper: float | None = None
     return result
 
 
-def joined(parts_of: list[StageProblem], **changes: np.ndarray) -> StageProblem:
+def joined(parts_of: list[StageProblem], **changes: Any) -> StageProblem:
     """Return problems side by side, on the devices of the first."""
     first = parts_of[0]
     starts = np.cumsum([0] + [each.num_nodes for each in parts_of])[:-1]
     reads = np.cumsum([0] + [len(each.tensor_dst) for each in parts_of])[:-1]
-    rows = {
+    rows: dict[str, Any] = {
         name: np.concatenate([getattr(each, name) for each in parts_of], axis=-1)
         for name in ("work_s", "param_bytes", "tensor_bytes", "in_s", "out_s")
     }
-    shifted = {
+    shifted: dict[str, Any] = {
         name: np.concatenate([getattr(each, name) + start for each, start in zip(parts_of, starts, strict=True)])
         for name in ("tensor_src", "tensor_dst", "order")
     }
