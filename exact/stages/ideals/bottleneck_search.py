@@ -110,6 +110,7 @@ class BottleneckSearch:
         self.cheapest = costs.work.min(axis=0)
         self.weight_of, self.unit = quantized(self.cheapest)
         self.table = table = IdealTable.build(ideals, self.weight_of)
+        self.across = across_sums(table, costs)
         # Where tensors cost nothing, no pair needs a look at them.
         free = not (costs.in_s.any() or costs.out_s.any())
         crossings = table.crossings
@@ -188,7 +189,7 @@ class BottleneckSearch:
         floor = self.weight_of.sum() - (states.left * reach).sum(axis=1)
 
         fillings = Fillings(reach, floor, states.step, states.fewer)
-        sums = stage_sums(table, costs, limit)
+        sums = stage_sums(table, costs, self.across, limit)
         links = map(np.ascontiguousarray, (costs.in_s, costs.out_s))  # for which kernels are compiled once
         rates = StageRates(problem.memory_bytes, problem.cache_bytes, costs.overflow, *links)
 
@@ -206,22 +207,33 @@ class BottleneckSearch:
         )
 
 
-def stage_sums(table: IdealTable, costs: CostArrays, limit: float) -> Sums:
+def across_sums(table: IdealTable, costs: CostArrays) -> tuple[FloatArray, FloatArray]:
+    """Return (c, p) seconds on a class to bring in, and to send out, all tensors that leave an ideal.
+
+    Parameters
+    ----------
+    table, costs
+        The ideals, and what stages cost.
+    """
+    in_s, out_s = (np.stack([table.crossing_sums(row) for row in rows]) for rows in (costs.in_s, costs.out_s))
+    return in_s, out_s
+
+
+def stage_sums(table: IdealTable, costs: CostArrays, across: tuple[FloatArray, FloatArray], limit: float) -> Sums:
     """Return the sums that stages of cost at most `limit` are made of.
 
     Parameters
     ----------
     table
         The ideals.
-    costs
-        What stages cost.
+    costs, across
+        What stages cost, and `across_sums` of it.
     limit
         Seconds; nodes that cost more alone are forbidden, as those are that exceed the memory.
     """
     bars = (costs.work > limit) | (costs.param > costs.memory[:, None] * CAPACITY_SLACK)
     each = np.where(bars, 0.0, costs.work), np.where(bars, 0.0, costs.param), bars.astype(np.float64)
     work, held, forbidden = (np.stack([table.sums(row) for row in rows]) for rows in each)
-    across = (np.stack([table.crossing_sums(row) for row in rows]) for rows in (costs.in_s, costs.out_s))
     return Sums(table.weight, work, held, forbidden.astype(np.int64), *across)
 
 

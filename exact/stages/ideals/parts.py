@@ -17,7 +17,7 @@ from rlinit.budget import Budget
 from rlinit.exact.stages.bounds.convex_load import reach_bits
 from rlinit.exact.stages.bounds.simple import allowed_classes, load_balance
 from rlinit.exact.stages.ideals import part_passes
-from rlinit.exact.stages.ideals.bottleneck_search import FIRST_EXCESS, stage_sums
+from rlinit.exact.stages.ideals.bottleneck_search import FIRST_EXCESS, across_sums, stage_sums
 from rlinit.exact.stages.ideals.enumeration import Ideals, enumerate_parts
 from rlinit.exact.stages.ideals.passes import StageRates
 from rlinit.exact.stages.ideals.table import IdealTable, quantized
@@ -100,7 +100,7 @@ class PartSearch:
         self.weight = table.sums(weights)
         self.into = table.crossing_sums((balance.price[:, None] * costs.in_s)[problem.class_count > 0].min(axis=0))
         self.most = np.append(np.cumsum(np.bincount(label, weights)[::-1])[::-1], 0.0)
-        sums = stage_sums(table, costs, ceiling * (1 + ROUNDING))
+        sums = stage_sums(table, costs, across_sums(table, costs), ceiling * (1 + ROUNDING))
         links = map(np.ascontiguousarray, (costs.in_s, costs.out_s))  # for which kernels are compiled once
         dominators = self._dominators(part, sums.all_in - sums.work)
         self.tables = part_passes.Tables(
