@@ -143,7 +143,8 @@ def schedule_model(command: Schedule, notes: Console) -> int:
     joined = bool(command.rates) or len(models) > 1
     timed = devices if options.objective == "pipeline" else None
     graph = Graph.union(models, timed) if joined else next(iter(models.values()))[0]
-    graph = with_menu(graph, devices, options, measured_folders(command.reading.costs) or None)
+    if grouped:
+        graph = with_menu(graph, devices, options, measured_folders(command.reading.costs) or None)
     if command.explain:
         rows = solving.api.explain(graph, hardware, options, start)
         if command.json:
