@@ -71,21 +71,24 @@ def normalised(shapes: Sequence[Shape], made: Shape, last: int) -> Labels:
     return [tensor, *[[-1] * len(other) for other in shapes[1:]], out]
 
 
-def summed(shape: Shape, made: Shape, dims: Iterable[int], *, keep: bool) -> Labels | None:
-    """Return labels of a sum, or of what adds up like one.
+def reduced(shape: Shape, made: Shape, dims: Iterable[int], *, keep: bool, adds: bool) -> Labels | None:
+    """Return labels of what dimensions are reduced to.
 
     Parameters
     ----------
     shape, made
         Of tensor and output.
     dims
-        What is summed over.
+        What goes.
     keep
         Whether the output keeps dimensions of size one there.
+    adds
+        Whether results of pieces add up, as those of sums and means do; else all of a dimension that goes is needed.
     """
     gone = {d % max(1, len(shape)) for d in dims}
     left = [-1 if d in gone else d for d in range(len(shape)) if keep or d not in gone]
-    return [list(range(len(shape))), left] if len(left) == len(made) else None
+    read = [d if adds or d not in gone else -1 for d in range(len(shape))]
+    return [read, left] if len(left) == len(made) else None
 
 
 def pooled(shapes: Sequence[Shape], made: Shape) -> Labels:

@@ -130,8 +130,6 @@ def _moved(kind: str, given: _Attributes, read: list[axes.Shape], made: axes.Sha
         return axes.sliced(read[0], along[0], starts[0])
     if kind.startswith("Reduce"):
         dims = given.numbers("axes", 1)
-        found = axes.summed(read[0], made, range(n) if dims is None else dims, keep=bool(given.number("keepdims", 1)))
-        if found is not None and kind not in ("ReduceSum", "ReduceMean"):
-            found[0] = [label if label in found[1] else -1 for label in found[0]]
-        return found
+        adds, keep = kind in ("ReduceSum", "ReduceMean"), bool(given.number("keepdims", 1))
+        return axes.reduced(read[0], made, range(n) if dims is None else dims, keep=keep, adds=adds)
     return None

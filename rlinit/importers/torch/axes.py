@@ -73,16 +73,14 @@ def _group_norm(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found
     return {"labels": axes.by_channel(shapes, made), "units": {"1": int(args["num_groups"])}}
 
 
-def _sum(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
+def _sum(args: dict[str, Any], shapes: list[Shape], made: Shape, *, adds: bool = True) -> Found:
     dims = args.get("dim")
     dims = range(len(shapes[0])) if dims in (None, []) else [dims] if isinstance(dims, int) else dims
-    return axes.summed(shapes[0], made, dims, keep=bool(args.get("keepdim")))
+    return axes.reduced(shapes[0], made, dims, keep=bool(args.get("keepdim")), adds=adds)
 
 
 def _largest(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
-    """Return labels of what is no sum and needs all of the dimensions that go."""
-    found = _sum(args, shapes, made)
-    return [[label if label in found[1] else -1 for label in found[0]], found[1]] if isinstance(found, list) else None
+    return _sum(args, shapes, made, adds=False)
 
 
 def _pooled(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:

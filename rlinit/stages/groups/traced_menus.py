@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.costs.measured_graph import with_costs
 from rlinit.costs.roofline import held_tensors, known_bytes, op_times, roofline
 from rlinit.costs.sources import COST_SOURCES
@@ -48,6 +48,7 @@ class _Traced:
 
     graph: Graph
     node_of_op: IntArray
+    names: list[str]
     training: bool
     recompute: bool
     state_factor: float
@@ -55,7 +56,7 @@ class _Traced:
 
     @property
     def num_nodes(self) -> int:
-        return int(self.node_of_op.max()) + 1
+        return len(self.names)
 
     def total(self, column: FloatArray) -> FloatArray:
         """Return the sums over the ops of nodes."""
@@ -113,7 +114,8 @@ def with_traced_menu(
         what = "backward ops" if has_backward(graph) else "ops forbidden on some devices"
         raise InvalidGraph(f"{graph.name!r} has {what}, which menus of traced models do not take; give ops a menu")
     node_of_op = merged_ops(graph)
-    traced = _Traced(graph, node_of_op, training is not None, recompute, optimizer_factor(optimizer), costs)
+    names = _names(graph, node_of_op)
+    traced = _Traced(graph, node_of_op, names, training is not None, recompute, optimizer_factor(optimizer), costs)
     tables = {} if costs is None or isinstance(costs, CostTable) else by_kind(costs)
     kinds = kinds_of(hardware)
     groups = {
@@ -236,8 +238,7 @@ def _held(traced: _Traced, layout: Layout) -> tuple[FloatArray, FloatArray]:
     """Return (nodes,) bytes that a micro-batch leaves until its backward pass: all that is read, and what comes in."""
     graph, node_of_op = traced.graph, traced.node_of_op
     held, entering = np.zeros(traced.num_nodes), np.zeros(traced.num_nodes)
-    place = np.empty(graph.num_ops, np.int64)
-    place[graph.order] = np.arange(graph.num_ops)
+    place = inverse_of(graph.order)
     views = np.array([bool(graph.extras.get(v, {}).get("view")) for v in range(graph.num_ops)])
     root = np.arange(graph.num_ops)
     for v in graph.order[views[graph.order]].tolist():
@@ -259,7 +260,7 @@ def _held(traced: _Traced, layout: Layout) -> tuple[FloatArray, FloatArray]:
 
 def _syncs(traced: _Traced, layout: Layout) -> list[dict[str, float]]:
     """Return of each node which bytes it gathers from which other, where that is in another stage."""
-    graph, t, names = traced.graph, layout.degree, _names(traced)
+    graph, t, names = traced.graph, layout.degree, traced.names
     rows: list[dict[str, float]] = [{} for _ in range(traced.num_nodes)]
     edges = zip(graph.edges.tolist(), graph.edge_tensor.tolist(), known_bytes(graph.edge_bytes).tolist(), strict=True)
     seen = set()
@@ -288,11 +289,10 @@ def _replicated(graph: Graph, layouts: Sequence[Layout]) -> list[str]:
     ]
 
 
-def _names(traced: _Traced) -> list[str]:
+def _names(graph: Graph, node_of_op: IntArray) -> list[str]:
     """Return the names of nodes: those of groups, else of their first ops."""
-    graph, names = traced.graph, list[str]()
-    for node in range(traced.num_nodes):
-        ops = np.flatnonzero(traced.node_of_op == node)
+    names = list[str]()
+    for ops in np.split(np.argsort(node_of_op, kind="stable"), np.cumsum(np.bincount(node_of_op))[:-1]):
         groups = [str(graph.groups[g]) for g in graph.colocation[ops].tolist() if g >= 0] if len(ops) > 1 else []
         names.append(groups[0] if groups and groups[0] not in names else graph.names[ops[0]])
     return names
@@ -300,7 +300,7 @@ def _names(traced: _Traced) -> list[str]:
 
 def _joined(traced: _Traced, menus: list[dict[int, list[dict[str, Any]]]], note: dict[str, Any]) -> Graph:
     """Return the graph of nodes with their menus; tensors that the same or overlapping nodes read go together."""
-    graph, node_of_op, names = traced.graph, traced.node_of_op, _names(traced)
+    graph, node_of_op, names = traced.graph, traced.node_of_op, traced.names
     readers: dict[int, set[int]] = {}
     for (u, v), tensor in zip(graph.edges.tolist(), graph.edge_tensor.tolist(), strict=True):
         if node_of_op[u] != node_of_op[v]:
@@ -312,11 +312,11 @@ def _joined(traced: _Traced, menus: list[dict[int, list[dict[str, Any]]]], note:
             row.remove(other)
             nodes, size = nodes | other[0], size + other[1]
         row.append((nodes, size))
+    _, first, count = np.unique(node_of_op, return_index=True, return_counts=True)
     rows, edges = [], list[tuple[str, str, str]]()
     for node, (name, menu) in enumerate(zip(names, menus, strict=True)):
-        ops = np.flatnonzero(node_of_op == node).tolist()
         ports = {str(i): size for i, (_, size) in enumerate(sent[node])}
         edges += [(name, names[v], str(i)) for i, (nodes, _) in enumerate(sent[node]) for v in sorted(nodes)]
-        made = {"op": graph.kinds[ops[0]] if len(ops) == 1 else "layer", "menu": menu, "outputs": ports}
+        made = {"op": graph.kinds[first[node]] if count[node] == 1 else "layer", "menu": menu, "outputs": ports}
         rows.append((name, made if node else made | {"note": note}))
     return Graph.build(rows, edges, name=graph.name)
