@@ -1,8 +1,9 @@
 """Integer programs that schedules satisfy, as the proofs in other people's formats state them.
 
-Nothing that a search derived is in them: x says which device an op is on, t when it starts, y which of two ops of one
-device is first, z which of two devices is first, and C is the value. Coefficients are whole numbers: C counts what
-divides every cost exactly, so that it is a whole number of some best schedule.
+Nothing that a search derived is in them; of latency longest paths are (`rlinit.certificates.latency_program`). x says
+which device an op is on, t when it starts, y which of two ops of one device is first, z which of two devices is first,
+and C is the value. Coefficients are whole numbers: C counts what divides every cost exactly, so that it is a whole
+number of some best schedule.
 """
 
 from __future__ import annotations
