@@ -169,9 +169,6 @@ class Layout:
         return np.array([1.0 if piece is None else 1.0 / self.degree for piece in self.pieces])
 
 
-EXCHANGES = ("all_reduce", "all_gather", "all_reduce_back", "all_gather_back")
-
-
 def layout_of(graph: Graph, degree: int) -> Layout:
     """Return how a graph's ops lie on a group of devices.
 
@@ -192,7 +189,7 @@ def layout_of(graph: Graph, degree: int) -> Layout:
 
 def _layout(graph: Graph, degree: int, last: bool) -> Layout:
     n = graph.num_ops
-    exchanged = {what: np.zeros(n) for what in EXCHANGES}
+    exchanged = {what: np.zeros(n) for what in ("all_reduce", "all_gather", "all_reduce_back", "all_gather_back")}
     layout = Layout(degree, [None] * n, [[] for _ in range(n)], np.ones(n), np.ones(n), [False] * n, exchanged, set())
     if degree > 1:
         placing = _Placing(graph, layout, last)
@@ -217,17 +214,16 @@ class _Placing:
     def place(self, v: int) -> None:
         """Lay out an op whose operands are laid out."""
         row, operands = self.graph.extras.get(v, {}), self._operands(v)
-        axes = row.get("axes") if operands is not None else None
+        axes = row.get("axes")
         before = self.graph.pred[self.graph.pred_indptr[v] : self.graph.pred_indptr[v + 1]].tolist()
         if axes is None or operands is None:
             self._whole(v, before)
             return
         self.layout.read[v] = [None] * len(operands)
-        made = _shapes(row)
         if "labels" in axes:
             self._by_labels(v, operands, axes)
             return
-        first = operands[0]
+        first, made = operands[0], _shapes(row)
         pieces = None if first.pieces is None else self._passed(axes, first, made)
         if first.pieces is None or pieces is None or len({len(shape) for shape in made}) > 1:
             self._whole(v, before)
@@ -344,8 +340,8 @@ class _Placing:
         for one, row in zip(operands, rows, strict=True):
             if one.op >= 0 or len(row) < 2:
                 continue
-            summed = [label for label, size in zip(row, one.shape, strict=True) if label not in out and size > 1]
-            summed = [label for label in summed if label != _ALL]
+            sized = zip(row, one.shape, strict=True)
+            summed = [label for label, size in sized if label not in (*out, _ALL) and size > 1]
             if not summed:
                 continue
             made = [label for label in row if label in out and label != _ALL]
