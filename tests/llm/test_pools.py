@@ -201,7 +201,7 @@ def test_a_plan_from_the_command_line_is_verified(tmp_path: Path, capsys: pytest
     config, out = tmp_path / "config.json", tmp_path / "layout.json"
     config.write_text(json.dumps(CONFIG), encoding="utf-8")
     call = ["llm", str(config), "--hw", "2xl4+2xt4", "--objective", "requests", "--requests"]
-    assert main([*call, "500:100:3", "1500:20:1", "--out", str(out)]) == 0
+    assert main([*call, "1500:20:3", "1900:100:1", "--out", str(out)]) == 0
     said = capsys.readouterr().out
     assert "requests a second; bound" in said
     assert "prompts 0-3" in said

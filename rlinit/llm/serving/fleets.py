@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -222,6 +223,38 @@ class Fleet:
         links = {pair: rate for pair, rate in self.links.items() if known.issuperset(pair)}
         seconds = None if self.seconds is None else self.seconds[devices]
         return replace(self, devices=names, rates=self.rates[devices], links=links, seconds=seconds)
+
+    def half(self, devices: list[int], cut: int, most: float, ahead: bool) -> Fleet:
+        """Return some of the devices for the layers on one side of a cut, counted from the cut on.
+
+        Parameters
+        ----------
+        devices
+            Their numbers.
+        cut
+            The first layer behind it.
+        most
+            Tokens a second that a device passes over the cut.
+        ahead
+            Whether the layers are those before the cut; their links are turned round.
+        """
+        count = cut if ahead else self.layers - cut
+        rates = self.rates[devices][:, : count + 1]
+        if self.rates.ndim == 3:
+            rates = np.zeros((len(devices), count, count + 1))
+            for start, end in combinations(range(count + 1), 2):
+                rates[:, start, end - start] = self.rates[devices, cut - end if ahead else cut + start, end - start]
+            rates[..., 1:] = np.minimum.accumulate(rates[..., 1:], axis=-1)
+        kept = np.flatnonzero(rates.reshape(len(devices), -1).any(axis=1)).tolist()
+        part, links = self.part([devices[at] for at in kept]), {}
+        for (a, b), rate in part.links.items():
+            start, end = (b, a) if ahead else (a, b)
+            start, end = SOURCE if start == SINK else start, SINK if end == SOURCE else end
+            links[start, end] = most if start == SOURCE else rate
+        sizes = None if self.sizes is None else self.sizes[:cut][::-1] if ahead else self.sizes[cut:]
+        return replace(
+            part, layers=count, rates=rates[kept], links=links, partial=False, sizes=sizes, seconds=None, delays={}
+        )
 
 
 def load_fleet(source: str | Path | Mapping[str, Any]) -> Fleet:
