@@ -20,10 +20,11 @@ A layout of a language model that serves, as `rlinit serve --out` writes it, is 
 
     python tools/check.py layout.json rates.json
 
-Its flow keeps to spans, rates and links and is conserved; its bound is proven by `coverage` (every layer is on devices
-that pass the rate together), by `prices` (whole devices that pass it cost more than all do), or by networks apart. Its
-status, flow and bound are computed or proven; spans are chosen; partial is asked; weights, paths, baselines and
-message are unread.
+Its flow keeps to spans, rates and links and is conserved. Of two pools, which read prompts and make answers, paths make
+up the flow, and links carry the vectors and caches of what goes along each. Its bound is proven by `coverage` (every
+layer is on devices that pass the rate together), by `prices` (whole devices that pass it cost more than all do), or by
+networks apart. Its status, flow and bound are computed or proven; spans are chosen; partial is asked; weights,
+baselines, message, and paths where there is one pool, are unread.
 
 Kinds of proof, each of "no schedule has a value below this":
 
@@ -201,7 +202,8 @@ GROUP_KEYS = frozenset(
 )
 OPTION_SIZES = ("time_s", "param_bytes", "held_bytes", "fixed_bytes", "shared_bytes")
 OPTION_KEYS = frozenset(("name", *OPTION_SIZES, "sync_bytes"))
-FLEET_KEYS = frozenset(("format", "version", "name", "note", "layers", "devices", "links"))
+FLEET_KEYS = frozenset(("format", "version", "name", "note", "layers", "devices", "links", "caches"))
+CACHE_KEYS = frozenset(("layers", "prompt_bytes", "token_bytes", "cache_bytes", "links"))
 FLEET_DEVICE_KEYS = frozenset(("name", "type", "tokens_per_s_by_layers_held", "tokens_per_s_by_first_layer"))
 FLEET_LINK_KEYS = frozenset(("from", "to", "tokens_per_s"))
 SERVING_KEYS = frozenset(
@@ -2821,6 +2823,45 @@ def check_flow(plan: Any, fleet: Fleet) -> Fraction:
     return into["sink"]
 
 
+def check_caches(plan: Any, fleet: Fleet) -> None:
+    """Check that paths of two pools make up the flow, and that links carry vectors and caches of what goes along them.
+
+    Layers of the second pool are counted behind those of the first. Devices next to each other in one pool pass on
+    vectors, of a prompt or of tokens; one that reads layers sends their cache to one that makes answers with them.
+    """
+    caches, layers = fleet.data.get("caches"), whole(plan["prompt_layers"], "prompt_layers", 0)
+    need((0 if caches is None else caches["layers"]) == layers, "the plan's pools are not those of the fleet")
+    if caches is None:
+        return
+    known(caches, CACHE_KEYS, "caches")
+    kept = caches["cache_bytes"]
+    need(2 * layers == fleet.layers and len(kept) == layers and not fleet.partial, "pools do not have all layers each")
+    moved = number(caches, "prompt_bytes"), number(caches, "token_bytes")
+    need(all(isinstance(one, Fraction) and one >= 0 for one in (*kept, *moved)), "a cache or vector has no size")
+    room: dict[Any, Fraction] = defaultdict(lambda: ZERO)
+    used: dict[Any, Fraction] = defaultdict(lambda: ZERO)
+    flow: dict[Any, Fraction] = defaultdict(lambda: ZERO)
+    for row in caches["links"]:
+        room[row["from"], row["to"]] += number(row, "bytes_per_s")
+    for path in plan["paths"]:
+        names, rate = path["devices"], number(path, "tokens_per_s")
+        need(rate >= 0, "a path goes backwards")
+        for pair in pairwise(["source", *names, "sink"]):
+            flow[pair] += rate
+        for a, b in product(names, repeat=2):
+            (start, end), (first, last) = plan["spans"][a], plan["spans"][b]
+            if end == first != layers:
+                used[a, b] += rate * moved[end > layers]
+            elif end <= layers <= first:
+                common = range(int(max(start, first - layers)), int(min(end, last - layers)))
+                used[a, b] += rate * sum((kept[layer] for layer in common), ZERO)
+    for row in plan["flow"]:
+        near(row["tokens_per_s"], flow.pop((row["from"], row["to"]), ZERO), "what paths send over a link")
+    need(not any(flow.values()), "paths send more than the flow")
+    for (a, b), size in used.items():
+        need(size <= room[a, b] * (1 + ROUNDING), f"vectors and caches from {a} to {b} are more than the link carries")
+
+
 def sizes_of(proof: Any, fleet: Fleet) -> list[Fraction]:
     """Return the sizes of layers that a proof goes by."""
     sizes = proof.get("sizes", [ONE] * fleet.layers)
@@ -2909,6 +2950,7 @@ def check_serving(plan: Any, data: Any) -> str:
     need(plan["partial"] in (True, False), "partial is neither true nor false")
     fleet = Fleet(data, plan["partial"])
     value, said = check_flow(plan, fleet), plan["bound"]
+    check_caches(plan, fleet)
     near(plan["tokens_per_s"], value, "the flow")
     near(said, number(plan["proof"], "bound"), "the bound")
     need(value <= refutes(plan["proof"], fleet) * (1 + ROUNDING), "the proof contradicts the flow")

@@ -360,7 +360,8 @@ class PoolCosts(DeviceCosts):
     def limits(self, max_latency_s: float = math.inf) -> Fleet:
         """Return the devices at rates that none exceeds, whichever pool it is in; links are in the rates."""
         fleet = self.traffic.cut(super().limits(max_latency_s), np.sum, np.sum)
-        return balanced(replace(fleet, links=dict.fromkeys(fleet.links, _WIDE_LINK)), self.layers)
+        wide, caches = dict.fromkeys(fleet.links, _WIDE_LINK), self.traffic.to_dict()
+        return balanced(replace(fleet, links=wide, caches=caches), self.layers)
 
     def _made(self, rates: FloatArray, seconds: FloatArray | None) -> Fleet:
         """Return a fleet of 2 L layers from rates and seconds of those that make answers."""

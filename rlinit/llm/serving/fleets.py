@@ -77,6 +77,8 @@ class Fleet:
         Of the shape of `rates`: how long a token is in the device; None: not known.
     delays
         (from, to) -> seconds that a token takes over a link; what is not named takes none.
+    caches
+        Of two pools: what they move over links, as `Traffic.to_dict` says it, for a checker.
 
     Raises
     ------
@@ -92,6 +94,7 @@ class Fleet:
     sizes: FloatArray | None = field(default=None, repr=False)
     seconds: FloatArray | None = field(default=None, repr=False)
     delays: Mapping[tuple[str, str], float] = field(default_factory=dict, repr=False)
+    caches: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.layers < 1:
@@ -208,7 +211,8 @@ class Fleet:
             rates = {_BY_LAYERS: rows(table)} if table.ndim == 1 else {_BY_FIRST: [rows(one) for one in table]}
             devices.append({"name": name} | rates)
         links = [{"from": a, "to": b, "tokens_per_s": rate} for (a, b), rate in self.links.items()]
-        return {"layers": self.layers, "devices": devices, "links": links}
+        caches = {} if self.caches is None else {"caches": self.caches}
+        return {"layers": self.layers, "devices": devices, "links": links} | caches
 
     def part(self, devices: list[int]) -> Fleet:
         """Return some of the devices with the links between them.
@@ -248,9 +252,9 @@ class Fleet:
         kept = np.flatnonzero(rates.reshape(len(devices), -1).any(axis=1)).tolist()
         part, links = self.part([devices[at] for at in kept]), {}
         for (a, b), rate in part.links.items():
-            start, end = (b, a) if ahead else (a, b)
-            start, end = SOURCE if start == SINK else start, SINK if end == SOURCE else end
-            links[start, end] = most if start == SOURCE else rate
+            before, after = (b, a) if ahead else (a, b)
+            before, after = SOURCE if before == SINK else before, SINK if after == SOURCE else after
+            links[before, after] = most if before == SOURCE else rate
         sizes = None if self.sizes is None else self.sizes[:cut][::-1] if ahead else self.sizes[cut:]
         return replace(
             part, layers=count, rates=rates[kept], links=links, partial=False, sizes=sizes, seconds=None, delays={}
