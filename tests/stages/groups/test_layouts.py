@@ -91,13 +91,14 @@ def traced(name: str) -> tuple[Any, Graph, dict[Any, Any]]:
     return program, from_program(program), values
 
 
+@pytest.mark.parametrize("sequence", [False, True])
 @pytest.mark.parametrize("name", CASES)
-def test_pieces_need_no_more_than_pieces(name: str) -> None:
+def test_pieces_need_no_more_than_pieces(name: str, sequence: bool) -> None:
     program, graph, values = traced(name)
     nodes = {node.name: node for node in program.graph.nodes}
     with torch.no_grad():
         for degree in (2, 4, 8):
-            layout = layout_of(graph, degree)
+            layout = layout_of(graph, degree, sequence=sequence)
             split = [v for v in range(graph.num_ops) if layout.work[v] < 1.0]
             assert split
             for v in split:

@@ -54,7 +54,7 @@ def test_layers_kept_whole_add_up_and_may_recompute() -> None:
             sums = [sum(getattr(variants[0], what) for variants in each) for each in rows]
             assert sums[0] == pytest.approx(sums[1])
     names = [variant.name for ways in whole.menu.ops.values() for variant in ways[2]]  # type: ignore[union-attr]
-    assert names.count("tensor recomputed") >= 2
+    assert names.count("sequence recomputed") >= 2
     for ways in whole.menu.ops.values():  # type: ignore[union-attr]
         for plain, *again in ways.values():
             for variant in again:
@@ -94,7 +94,8 @@ def test_a_menu_agrees_with_that_of_the_config(tmp_path: Any) -> None:
     assert ours.menu is not None
     assert theirs.menu is not None
     for degree in (1, 2, 4, 8):
-        mine, other = ours.menu.ops["model.layers.1"][degree][0], theirs.menu.ops["layer1"][degree][0]
+        mine = ours.menu.ops["model.layers.1"][degree][0]
+        (other,) = (one for one in theirs.menu.ops["layer1"][degree] if one.name == mine.name)
         masks = mine.param_bytes - other.param_bytes  # and tables of positions, which configs do not count
         assert 0.0 <= masks < 8e6
         assert mine.fixed_bytes == pytest.approx(8.0 * mine.param_bytes)
