@@ -186,8 +186,8 @@ class Layout:
         return any(sums and piece is not None for sums, piece in zip(self.partial, self.pieces, strict=True))
 
 
-def layout_of(graph: Graph, degree: int, *, sequence: bool = False) -> Layout:
-    """Return how a graph's ops lie on a group of devices.
+def layouts_of(graph: Graph, degree: int) -> list[Layout]:
+    """Return how a graph's ops lie on a group of devices, and how with sequence parallelism, where sums are scattered.
 
     Columns that a view takes apart into several dimensions lie by heads, or where it is (2, width) or (3, width) by the
     last one, which its sizes do not tell from few heads: both are tried, and that of fewer operations and bytes kept.
@@ -198,48 +198,76 @@ def layout_of(graph: Graph, degree: int, *, sequence: bool = False) -> Layout:
         From an importer that notes axes; ops without are done as a whole by every device.
     degree
         Devices t of the group.
-    sequence
-        Whether partial sums are scattered by tokens.
     """
-    ways = (False, True) if degree > 1 else (False,)
-    found = [_layout(graph, degree, last=last, sequence=sequence) for last in ways]
-    flops = np.nan_to_num(graph.flops)
-    return min(found, key=lambda one: (float((flops * one.work).sum()), sum(map(np.sum, one.exchanged_bytes.values()))))
+    read, flops = _Read.of(graph), np.nan_to_num(graph.flops)
+    found = {last: _layout(read, degree, last=last) for last in ((False, True) if degree > 1 else (False,))}
+    last, layout = min(
+        found.items(),
+        key=lambda one: (float((flops * one[1].work).sum()), sum(map(np.sum, one[1].exchanged_bytes.values()))),
+    )
+    scattered = _layout(read, degree, last=last, sequence=True)
+    return [layout, scattered] if scattered.scatters else [layout]
 
 
-def _layout(graph: Graph, degree: int, *, last: bool, sequence: bool) -> Layout:
-    n = graph.num_ops
+def _layout(read: _Read, degree: int, *, last: bool, sequence: bool = False) -> Layout:
+    graph, n = read.graph, read.graph.num_ops
     exchanged = {what: np.zeros(n) for what in ("all_reduce", "all_gather", "all_reduce_back", "all_gather_back")}
     layout = Layout(degree, [None] * n, [[] for _ in range(n)], np.ones(n), np.ones(n), [False] * n, exchanged)
     if degree > 1:
-        placing = _Placing(graph, layout, last=last, sequence=sequence)
+        placing = _Placing(read, layout, last=last, sequence=sequence)
         for v in graph.order.tolist():
             placing.place(v)
         for v in np.flatnonzero(np.diff(graph.succ_indptr) == 0).tolist():
             if layout.pieces[v] is not None:
-                layout.exchanged_bytes["all_gather"][v] += placing.bytes_of[v]
+                layout.exchanged_bytes["all_gather"][v] += read.bytes_of[v]
     return layout
+
+
+class _Read(NamedTuple):
+    """What is read of a graph for every layout of it.
+
+    `operands` has of each op those that it reads, as places and shapes; None where what is noted of it is not what the
+    graph says.
+    """
+
+    graph: Graph
+    bytes_of: FloatArray
+    edge_bytes: Mapping[tuple[int, int], float]
+    trained: Sequence[bool]
+    operands: Sequence[Sequence[tuple[int, tuple[int, ...]]] | None]
+
+    @classmethod
+    def of(cls, graph: Graph) -> _Read:
+        edge_bytes = dict(zip(map(tuple, graph.edges.tolist()), known_bytes(graph.edge_bytes).tolist(), strict=True))
+        operands = [cls.operands_of(graph, v) for v in range(graph.num_ops)]
+        return cls(graph, known_bytes(graph.made_bytes), edge_bytes, _trained(graph), operands)
+
+    @staticmethod
+    def operands_of(graph: Graph, v: int) -> list[tuple[int, tuple[int, ...]]] | None:
+        before = {graph.names[u]: u for u in graph.pred[graph.pred_indptr[v] : graph.pred_indptr[v + 1]].tolist()}
+        noted = graph.extras.get(v, {}).get("operands", ())
+        if not noted or {str(name) for name, *_ in noted} - {""} != set(before):
+            return None
+        return [(before.get(name, -1), tuple(shape)) for name, *shape in noted]
 
 
 class _Placing:
     """Lays ops out one after another."""
 
-    def __init__(self, graph: Graph, layout: Layout, *, last: bool, sequence: bool) -> None:
-        self.graph, self.layout, self.t = graph, layout, layout.degree
-        self.last, self.sequence = last, sequence
-        self.bytes_of = known_bytes(graph.made_bytes)
-        self.edge_bytes = dict(zip(map(tuple, graph.edges.tolist()), known_bytes(graph.edge_bytes), strict=True))
-        self.trained = _trained(graph)
+    def __init__(self, read: _Read, layout: Layout, *, last: bool, sequence: bool) -> None:
+        self.graph, self.bytes_of, self.edge_bytes, self.trained, self.operands = read
+        self.layout, self.t, self.last, self.sequence = layout, layout.degree, last, sequence
         self.done: set[tuple[int, str]] = set()
 
     def place(self, v: int) -> None:
         """Lay out an op whose operands are laid out."""
-        row, operands = self.graph.extras.get(v, {}), self._operands(v)
+        row, noted = self.graph.extras.get(v, {}), self.operands[v]
         axes = row.get("axes")
         before = self.graph.pred[self.graph.pred_indptr[v] : self.graph.pred_indptr[v + 1]].tolist()
-        if axes is None or operands is None:
+        if axes is None or noted is None:
             self._whole(v, before)
             return
+        operands = [Operand(u, shape, self.layout.pieces[u] if u >= 0 else None) for u, shape in noted]
         self.layout.read[v] = [None] * len(operands)
         if "labels" in axes:
             self._by_labels(v, operands, axes)
@@ -251,17 +279,6 @@ class _Placing:
             return
         self.layout.read[v][0], self.layout.pieces[v] = first.pieces, pieces
         self.layout.work[v] = 1.0 / self.t
-
-    def _operands(self, v: int) -> list[Operand] | None:
-        """Return what an op reads; None where what is noted of it is not what the graph says."""
-        graph, found = self.graph, list[Operand]()
-        before = set(graph.pred[graph.pred_indptr[v] : graph.pred_indptr[v + 1]].tolist())
-        for name, *shape in graph.extras.get(v, {}).get("operands", ()):
-            u = next((u for u in before if graph.names[u] == name), -1) if name else -1
-            if name and u < 0:
-                return None
-            found.append(Operand(u, tuple(shape), self.layout.pieces[u] if u >= 0 else None))
-        return found if found and before == {one.op for one in found} - {-1} else None
 
     def _whole(self, v: int, before: Sequence[int]) -> None:
         """Let every device do all of an op."""
@@ -505,10 +522,8 @@ def local_graph(graph: Graph, layout: Layout) -> Graph:
     if t == 1:
         return graph
     extras = {v: _local(row, layout.pieces[v], t) for v, row in graph.extras.items()}
-    more = graph.unheld_bytes * layout.params
-    more[layout.partial] += ((1.0 - made) * known_bytes(graph.made_bytes))[
-        layout.partial
-    ]  # whole before it is scattered
+    before = np.where(layout.partial, (1.0 - made) * known_bytes(graph.made_bytes), 0.0)  # sums are scattered
+    more = graph.unheld_bytes * layout.params + before
     for (u, v), size in zip(graph.edges.tolist(), known_bytes(graph.edge_bytes).tolist(), strict=True):
         if (u, v) in layout.gathered:
             more[v] += (1.0 - 1.0 / t) * size

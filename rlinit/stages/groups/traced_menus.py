@@ -34,7 +34,7 @@ from rlinit.errors import InvalidGraph
 from rlinit.graph import ANY_DEVICE, Graph
 from rlinit.hardware import Hardware
 from rlinit.stages.groups.collectives import Group, groups_of
-from rlinit.stages.groups.layouts import Layout, layout_of, local_graph
+from rlinit.stages.groups.layouts import Layout, layouts_of, local_graph
 from rlinit.stages.groups.lowering import kinds_of
 from rlinit.stages.lowering import merged_ops
 from rlinit.stages.training.lowering import backward_times, has_backward
@@ -126,12 +126,14 @@ def with_traced_menu(
     note: dict[str, Any] = {"training": training or "", "workspace_bytes": {}, "optimizer": str(optimizer)}
     layouts: list[Layout] = []
     for t in offered:
-        ways = [layout_of(graph, t, sequence=sequence) for sequence in (True, False) if t > 1 or not sequence]
-        found = [
-            (layout, {one.kind: one.seconds(traced, layout) for one in timed if t in one.groups}) for layout in ways
-        ]
-        layout, seconds = min(found, key=lambda way: sum(float(np.sum(column)) for column in way[1].values()))
-        note["workspace_bytes"][str(t)] = _variants(traced, layout, seconds, menus, alone=len(timed) == 1)
+        found = []
+        for layout in reversed(layouts_of(graph, t)):
+            local = local_graph(graph, layout)
+            found.append(
+                (layout, local, {one.kind: one.seconds(traced, layout, local) for one in timed if t in one.groups})
+            )
+        layout, local, seconds = min(found, key=lambda way: sum(float(np.sum(column)) for column in way[2].values()))
+        note["workspace_bytes"][str(t)] = _variants(traced, local, layout, seconds, menus, alone=len(timed) == 1)
         layouts.append(layout)
     note["replicated"] = _replicated(graph, layouts)
     return _joined(traced, menus, note)
@@ -159,12 +161,11 @@ class _Timed(NamedTuple):
     def kind(self) -> str:
         return self.of_kind.devices[0].kind
 
-    def seconds(self, traced: _Traced, layout: Layout) -> tuple[FloatArray, FloatArray]:
+    def seconds(self, traced: _Traced, layout: Layout, local: Graph) -> tuple[FloatArray, FloatArray]:
         """Return (nodes,) seconds of forward and of backward passes of a layout, exchanges counted."""
         forward, backward, rows = self.forward, self.backward, layout.exchanged_bytes
         if layout.degree > 1:
-            share = self.shares(layout, local_graph(traced.graph, layout), traced.costs)
-            group = self.groups[layout.degree]
+            group, share = self.groups[layout.degree], self.shares(layout, local, traced.costs)
             forward = forward * share + group.seconds(rows["all_reduce"], rows["all_gather"])
             backward = backward * share
             if traced.training:
@@ -197,6 +198,7 @@ def _costed(graph: Graph, of_kind: Hardware, costs: Any) -> Graph:
 
 def _variants(
     traced: _Traced,
+    local: Graph,
     layout: Layout,
     seconds: Mapping[str, tuple[FloatArray, FloatArray]],
     menus: list[dict[int, list[dict[str, Any]]]],
@@ -204,7 +206,6 @@ def _variants(
     alone: bool,
 ) -> float:
     """Add the variants of a degree to the menus of nodes; return the bytes beside what they hold."""
-    local = local_graph(traced.graph, layout)
     params = _params(traced, layout, local)
     held, entering = _held(traced, layout)
     size = np.bincount(traced.node_of_op)
