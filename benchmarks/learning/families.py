@@ -207,5 +207,7 @@ OTHER_RULES: dict[str, Callable[[], Iterator[Case]]] = {
     "as in training, parallel": _as_trained(ProblemMix(0.4, 0.4, 0.0)),
     "as in training, shared links": _as_trained(ProblemMix(0.4, 0.4, 1.0)),
 }
-"""Placements on which the agent that was trained on parallel transfers and few devices lost, or was likely to; the last two are not to judge on, but to
-choose by when it is asked."""
+"""Placements on which the agent, trained on parallel transfers and few devices, was likely to lose.
+
+The last two are not to judge on, but to choose by when it is asked.
+"""

@@ -1,7 +1,8 @@
 """Random placement problems for training: parts of randomly wired networks, and layered graphs on random devices.
 
 Devices other than a CPU, a T4 and an A100 are 2 to 64, of related or unrelated speeds; a transfer takes 0.1 to 10 times
-as long as an op, transfers follow any of the three rules, and on some problems memory binds. Training draws from seeds of its own: none of the networks of seeds below `FIRST_SEED` is ever part of a problem.
+as long as an op, transfers follow any of the three rules, and on some problems memory binds. Training draws from seeds
+of its own: none of the networks of seeds below `FIRST_SEED` is ever part of a problem.
 """
 
 from __future__ import annotations
