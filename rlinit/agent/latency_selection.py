@@ -14,6 +14,9 @@ from rlinit.placements.problem import PlacementProblem
 _MOST_OPS = 2_000
 """Larger problems are left to heuristics: playing takes longer there than local search takes to pass it."""
 
+_MOST_PAIRS = 8_000
+"""Pairs of op and device, beyond which it was not judged."""
+
 
 @dataclass(frozen=True, slots=True)
 class LatencyChoice:
@@ -49,6 +52,8 @@ def choose_for_latency(problem: PlacementProblem, name: str) -> LatencyChoice:
         return LatencyChoice(None, "ops are split into shards")
     if problem.num_ops > _MOST_OPS:
         return LatencyChoice(None, f"more than {_MOST_OPS:,} ops")
+    if problem.num_ops * problem.num_devices > _MOST_PAIRS:
+        return LatencyChoice(None, f"more than {_MOST_PAIRS:,} pairs of op and device")
     if shipped_path is None:
         return LatencyChoice(None, "this installation has no checkpoint for latency")
     return LatencyChoice(load_latency_agent(shipped_path), "checkpoint latency")

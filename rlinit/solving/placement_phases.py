@@ -42,8 +42,8 @@ _GUARANTEE_SHARE = 0.3
 _LEVELS_SHARE = 0.1
 """Of the time left, what one heuristic may take to count more and more of the sum of tensors."""
 
-_AGENT_SHARE = 0.2
-"""Of the time left, what the agent may take; beyond, heuristics and search are ahead of it."""
+_AGENT_S, _AGENT_SHARE = 0.2, 0.2
+"""Seconds that have to be left, and the share of them that the agent may take: else search is ahead of it."""
 
 FIRST_MOVES = 30_000
 """Moves of the search before the first bound by linear programs: 10 to 40 ms."""
@@ -246,7 +246,8 @@ def auto_agent(search: PlacementSearch) -> None:
     """Phase 1 by the agent that comes with the package, after the quick heuristics and where there is time for it."""
     before = search.origin
     agent = choose_for_latency(search.problem, "auto").agent
-    if agent is not None and decoding_s(search.problem) > _AGENT_SHARE * search.incumbent.budget.remaining_s:
+    left_s = search.incumbent.budget.remaining_s
+    if agent is not None and left_s < max(_AGENT_S, decoding_s(search.problem) / _AGENT_SHARE):
         search.origin = "no agent: heuristics and search are ahead of it in so short a time"
     else:
         learned(search)
