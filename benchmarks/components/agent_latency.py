@@ -227,7 +227,7 @@ def main() -> None:
     print_table("equal time", ["method", "limit s", "spent s", "over HEFT"], (row.values() for row in searches))
     sizes = by_size(agent, arguments.seeds)
     print_table("sizes", ["ops", "method", "over HEFT", "seconds"], (row.values() for row in sizes))
-    settings = {"checkpoint": arguments.checkpoint, "seeds": arguments.seeds}
+    settings = {"checkpoint": arguments.checkpoint, "networks": arguments.seeds}
     save("agent_placement", {"quick": quick, "equal_time": searches, "sizes": sizes}, **settings)
     draw(quick, searches, sizes)
 
