@@ -30,7 +30,13 @@ class Group(NamedTuple):
         return self._measured("all_gather", size, 1.0)
 
     def seconds(self, all_reduce: FloatArray, all_gather: FloatArray) -> FloatArray:
-        """Return (n,) the seconds of all-reduces and gathers of (n,) bytes."""
+        """Return (n,) seconds of all-reduces and gathers.
+
+        Parameters
+        ----------
+        all_reduce, all_gather
+            (n,) bytes of each.
+        """
         pairs = zip(all_reduce.tolist(), all_gather.tolist(), strict=True)
         return np.array([self.all_reduce(added) + self.all_gather(size) for added, size in pairs])
 
