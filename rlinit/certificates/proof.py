@@ -76,7 +76,7 @@ class Derivation(NamedTuple):
     """A constraint with its reason: "asm", an assumption; "lin" or "rnd", a sum, rounded up; "uns", of two cases.
 
     ``terms`` are constraints with whole multipliers, which prove ``of_c`` times the constraint, or a contradiction
-    where that is 0; or of two cases in turn what is proven in it and its assumption.
+    where that is 0; or of two cases in turn what is proven in it and its assumption. ``rests`` are assumptions left.
     """
 
     sense: str
@@ -84,7 +84,8 @@ class Derivation(NamedTuple):
     side: int
     reason: str
     terms: list[Any]
-    of_c: int = 0
+    of_c: int
+    rests: frozenset[Key]
 
 
 class Proof:
@@ -138,14 +139,24 @@ class Proof:
         return self._derive("G", C, self.goal, "lin" if exact else "rnd", terms, found.of_c // common)
 
     def _derive(self, sense: str, row: dict[int, int], side: int, reason: str, terms: list[Any], of_c: int = 0) -> Key:
-        self.derived.append(Derivation(sense, row, side, reason, terms, of_c))
+        new: Key = ("derived", len(self.derived))
+        if reason == "uns":
+            one, case, two, other = terms
+            rests = (self._rests(one) - {case}) | (self._rests(two) - {other})
+        else:
+            rests = frozenset({new} if reason == "asm" else ()).union(*(self._rests(key) for key, _ in terms))
+        self.derived.append(Derivation(sense, row, side, reason, terms, of_c, rests))
         self.bytes += 40 + sum(len(str(each)) for each in terms)
         if self.bytes > MOST_BYTES:
             raise InvalidPlan(_TOO_LONG.format(MOST_BYTES))
-        return "derived", len(self.derived) - 1
+        return new
+
+    def _rests(self, key: Key) -> frozenset[Key]:
+        """Return the assumptions that a constraint rests on."""
+        return self.derived[key[1]].rests if key[0] == "derived" else frozenset()
 
     def _prove(self, fixed: dict[int, int], assumed: dict[int, Key]) -> Key:
-        """Return the constraint ``C >= goal`` under assumptions that fix variables."""
+        """Return the constraint ``C >= goal`` under assumptions that fix variables; it is derived last."""
         if self.budget.expired or len(fixed) > _MOST_DEPTH:
             raise _OpenCase
         while True:
@@ -166,8 +177,10 @@ class Proof:
         for value in (1, 0):
             sense, row = "G" if value else "L", {branch: 1}
             case = self._derive(sense, row, value, "asm", [])
-            below = {branch: value}
-            sides += [self._prove(fixed | below, assumed | {branch: case}), case]
+            found = self._prove(fixed | {branch: value}, assumed | {branch: case})
+            if case not in self._rests(found):
+                return found
+            sides += [found, case]
         return self._derive("G", C, self.goal, "uns", sides)
 
     def _closes(self, value: float) -> bool:
