@@ -133,14 +133,14 @@ class Bits:
         yield from ("pseudo-Boolean proof version 3.0", f"f {len(self.index)} ;")
         yield f"pbc {self._sum(C)} >= {self.proof.goal} : subproof"
         numbers, literals = dict[Key, int](), dict[Key, str]()  # of rows, and of what is opposite to assumptions
-        for place, (_, row, side, reason, terms, of_c, rests) in enumerate(self.proof.derived):
+        for place, (_, row, side, reason, terms, of_c) in enumerate(self.proof.derived):
             if reason == "asm":
                 literals["derived", place] = f"+1 {'~' * side}{self.names[next(iter(row))][0]} "
                 continue
             numbers["derived", place] = last = last + 1
             if reason == "uns":
-                clause = "".join(literals[key] for key in sorted(rests))
-                yield f"rup {clause}>= 1 : ~ {numbers[terms[0]]} {numbers[terms[2]]} ;"
+                clause = "".join(literals[key] for key in sorted(self.proof.rests["derived", place]))
+                yield f"rup {clause}>= 1 : ~ {' '.join(str(numbers[key]) for key, _ in terms)} ;"
             else:
                 rows = [(below, of_c), *((self._number(key, weight), abs(weight)) for key, weight in terms)]
                 summed = [f"{number} {weight} *" for number, weight in rows if number and weight]

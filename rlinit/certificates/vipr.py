@@ -82,10 +82,10 @@ def vipr_lines(proof: Proof, about: list[str], solution: dict[int, Fraction]) ->
     yield from (f"SOL {int(0 in solution)}", *([f"plan {_pairs(solution)}"] if solution else []))
     yield f"DER {len(proof.derived)}"
     index |= {("derived", place): len(index) + place for place in range(len(proof.derived))}
-    for place, (sense, row, least, reason, terms, of_c, _) in enumerate(proof.derived):
+    for place, (sense, row, least, reason, terms, of_c) in enumerate(proof.derived):
         told = [reason]
         if reason == "uns":
-            told += [str(index[key]) for key in terms]
+            told += [str(index[key]) for pair in terms for key in pair]
         elif reason != "asm":
             told.append(_pairs({index[key]: Fraction(weight, of_c or 1) for key, weight in terms}))
         yield f"d{place} {sense} {least} {'OBJ' if row == C else _pairs(row)} {{ {' '.join(told)} }} -1"
