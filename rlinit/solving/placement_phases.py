@@ -29,7 +29,7 @@ from rlinit.solving.common.incumbent import PlacementIncumbent
 from rlinit.solving.common.options import SEED_STRIDE, SolveOptions
 
 _STARTS = ("heft", "segments", "data-parallel")
-"""Heuristics of milliseconds that the search begins from, the best of them."""
+"""Heuristics of milliseconds that the search begins from, the best of them; segments where memory binds."""
 
 NOTHING_FITS = "no placement respects memory, groups, exclusions and links together"
 
@@ -233,11 +233,13 @@ def _open(search: PlacementSearch) -> None:
 def named_start(search: PlacementSearch) -> None:
     """Phase 1: a named heuristic, a named agent, or all quick heuristics, the best of them."""
     name = search.options.agent
-    for start in _STARTS if name == "auto" else (name,) if name in PLACEMENT_HEURISTICS else ():
+    full = search.memory_binds or (search.peak is not None and search.peak.binds)
+    quick = tuple(start for start in _STARTS if full or start != "segments")
+    for start in quick if name == "auto" else (name,) if name in PLACEMENT_HEURISTICS else ():
         with search.incumbent.part(start):
             run_heuristic(search, start, alone=name != "auto")
         if search.start is None:
-            search.origin = ", ".join(_STARTS) if name == "auto" else name
+            search.origin = ", ".join(quick) if name == "auto" else name
     if search.origin == "none":
         learned(search)
 
