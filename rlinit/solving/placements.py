@@ -143,7 +143,7 @@ _OPENING: Strategy[PlacementSearch] = (
         "coarse schedule",
         phases.named_start,
         when=(_NO_PLAN,),
-        because="the best of two or three quick heuristics, a few milliseconds; ledger: 0.90 (0.76 to 1.00) on 30 problems",
+        because="the best of two or three heuristics, a few milliseconds; ledger: 0.90 (0.76 to 1.00) on 30 problems",
     ),
     Phase(
         "learned agent",
