@@ -49,7 +49,7 @@ COMMANDS = (
     ("papers.alwabp",),
     ("papers.piper",),
     ("families.clusters",),
-    ("families.pipelines", "shared", "--seconds", "20", "--processor-time"),
+    *(("families.pipelines", part, "--seconds", "20", "--processor-time") for part in ("shared", "traced")),
     ("components.agent_latency", "--seeds", "1"),
     ("components.agent_stages", "--graphs", "100", "--limit-s", "10", "--proofs", "4"),
     ("components.importers",),

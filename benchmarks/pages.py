@@ -73,6 +73,7 @@ _TITLES = {
     "pipelines_large": "Pipelines of 50,000 ops",
     "pipelines_searched": "Pipelines of searched networks",
     "pipelines_shared": "Pipelines of several models that share devices",
+    "pipelines_traced": "Pipelines of traced models",
     "pipelines_unlike": "Pipelines on unlike GPUs",
     "placements_imported": "Placements of imported networks",
     "placements_large": "Placements of 500 to 2,000 ops",

@@ -66,9 +66,9 @@ def value_of(problem: PlacementProblem, found: Placement | None) -> float:
     return makespan(problem, found)
 
 
-def decoded(agent: LatencyAgent, problem: PlacementProblem, samples: int) -> Placement:
+def decoded(agent: LatencyAgent, problem: PlacementProblem) -> Placement:
     """Return the agent's placement."""
-    found = decode_placement(agent, problem, samples=samples, seed=0)
+    found = decode_placement(agent, problem)
     if found is None:
         raise SystemExit("the agent placed nothing where there is no limit")
     return found.placement
@@ -83,23 +83,16 @@ def polished(problem: PlacementProblem, start: Placement | None, moves: int) -> 
 def proposals(
     agent: LatencyAgent, untrained: LatencyAgent, problems: list[PlacementProblem]
 ) -> list[dict[str, object]]:
-    """Compare one pass, populations and other quick methods."""
+    """Compare the agent, without what it learned as well, with other quick methods."""
     methods: dict[str, Callable[[PlacementProblem], Placement | None]] = {
         "heft": lambda p: PLACEMENT_HEURISTICS["heft"](p, seed=0),
         "m-etf": lambda p: PLACEMENT_HEURISTICS["m-etf"](p, seed=0),
-        "agent, greedy": lambda p: decoded(agent, p, 0),
-        "agent, 16 samples": lambda p: decoded(agent, p, 16),
-        "agent, 64 samples": lambda p: decoded(agent, p, 64),
-        "agent, 256 samples": lambda p: decoded(agent, p, 256),
-        "untrained, 64 samples": lambda p: decoded(untrained, p, 64),
-        "untrained, 256 samples": lambda p: decoded(untrained, p, 256),
+        "agent": lambda p: decoded(agent, p),
+        "untrained": lambda p: decoded(untrained, p),
     }
     for moves in (25, 100, 400):
         methods[f"heft, then {moves} moves an op"] = lambda p, m=moves: polished(p, None, m)  # type: ignore[misc]
-        methods[f"agent, greedy, then {moves} moves an op"] = lambda p, m=moves: polished(p, decoded(agent, p, 0), m)  # type: ignore[misc]
-        methods[f"agent, 64 samples, then {moves} moves an op"] = lambda p, m=moves: polished(  # type: ignore[misc]
-            p, decoded(agent, p, 64), m
-        )
+        methods[f"agent, then {moves} moves an op"] = lambda p, m=moves: polished(p, decoded(agent, p), m)  # type: ignore[misc]
     rows: list[dict[str, object]] = []
     for name, method in methods.items():
         method(problems[0])
@@ -116,7 +109,7 @@ def at_equal_time(agent: LatencyAgent, problems: list[PlacementProblem]) -> list
     """Compare searches that all have the same seconds, starts included."""
 
     def from_agent(problem: PlacementProblem, budget: Budget) -> Placement | None:
-        return sweep_placements(problem, seed=0, budget=budget, start=decoded(agent, problem, 64))
+        return sweep_placements(problem, seed=0, budget=budget, start=decoded(agent, problem))
 
     def from_heft(problem: PlacementProblem, budget: Budget) -> Placement | None:
         start = PLACEMENT_HEURISTICS["heft"](problem, seed=0)
@@ -129,7 +122,7 @@ def at_equal_time(agent: LatencyAgent, problems: list[PlacementProblem]) -> list
         )
 
     methods = {
-        "64 samples, then windows": from_agent,
+        "agent, then windows": from_agent,
         "heft, then windows": from_heft,
         "annealing": named("sa"),
         "evolution": named("ea"),
@@ -159,15 +152,14 @@ def by_size(agent: LatencyAgent, seeds: int) -> list[dict[str, object]]:
             for seed in range(seeds if modules < 100 else 1)
         ]
         problems = [lower_placement(graph, hardware, "latency").problem for graph in graphs]
-        for name, samples in (("agent, greedy", 0), ("agent, 64 samples", 64)):
-            ratios, seconds = [], []
-            for problem in problems:
-                found, spent = timed(lambda p=problem, s=samples: decoded(agent, p, s))  # type: ignore[misc]
-                ratios.append(makespan(problem, found) / heft_value(problem))
-                seconds.append(spent)
-            ops = int(np.mean([problem.num_ops for problem in problems]))
-            row = {"ops": ops, "method": name, "over_heft": geometric_mean(ratios), "seconds": float(np.mean(seconds))}
-            rows.append(row)
+        ratios, seconds = [], []
+        for problem in problems:
+            found, spent = timed(lambda p=problem: decoded(agent, p))  # type: ignore[misc]
+            ratios.append(makespan(problem, found) / heft_value(problem))
+            seconds.append(spent)
+        ops = int(np.mean([problem.num_ops for problem in problems]))
+        row = {"ops": ops, "method": "agent", "over_heft": geometric_mean(ratios), "seconds": float(np.mean(seconds))}
+        rows.append(row)
     return rows
 
 
@@ -179,7 +171,7 @@ def silenced(path: Path) -> LatencyAgent:
     return LatencyAgent(Checkpoint(arrays, checkpoint.card))
 
 
-QUICK_MARKS = {"agent, greedy": "^", "agent, 64 samples": "s"}
+QUICK_MARKS = {"agent": "^"}
 """Marks of proposals, alone and followed by moves; what is not a proposal of the agent is not drawn."""
 
 
@@ -235,7 +227,7 @@ def main() -> None:
     print_table("equal time", ["method", "limit s", "spent s", "over HEFT"], (row.values() for row in searches))
     sizes = by_size(agent, arguments.seeds)
     print_table("sizes", ["ops", "method", "over HEFT", "seconds"], (row.values() for row in sizes))
-    settings = {"checkpoint": arguments.checkpoint, "seeds": arguments.seeds}
+    settings = {"checkpoint": arguments.checkpoint, "networks": arguments.seeds}
     save("agent_placement", {"quick": quick, "equal_time": searches, "sizes": sizes}, **settings)
     draw(quick, searches, sizes)
 

@@ -16,7 +16,7 @@ import numpy as np
 import rlinit
 from rlinit.arrays import FloatArray
 
-__all__ = ["SHAPES", "measured_network", "unrelated_machines"]
+__all__ = ["SHAPES", "SMALL_SHAPES", "measured_network", "unrelated_machines"]
 
 _RATES = ("fast", "middling", "slow", "fast, other")
 _SPEED = (1.0, 0.42, 0.09, 1.2)
@@ -92,6 +92,14 @@ SHAPES: dict[str, Callable[[np.random.Generator], tuple[int, Wires]]] = {
 }
 """Graphs of 223 to 334 tasks."""
 
+SMALL_SHAPES: dict[str, Callable[[np.random.Generator], tuple[int, Wires]]] = {
+    "small lu": lambda _: lu(6),
+    "small gauss": lambda _: gauss(14),
+    "small fft": lambda _: fft(16),
+    "small layered": lambda rng: layered(int(rng.integers(20, 61)), rng),
+}
+"""Graphs of 20 to 104 tasks."""
+
 
 def unrelated_machines(
     shape: str, ccr: float, *, seed: int, machines: int = 64, own_tensors: bool = False
@@ -101,7 +109,7 @@ def unrelated_machines(
     Parameters
     ----------
     shape
-        One of `SHAPES`.
+        One of `SHAPES` or `SMALL_SHAPES`.
     ccr
         Mean time of a transfer over the mean time of a task.
     seed
@@ -111,8 +119,8 @@ def unrelated_machines(
     own_tensors
         Whether every edge has a tensor of its own, or all consumers of a task read the same one.
     """
-    rng = np.random.default_rng([seed, sorted(SHAPES).index(shape)])
-    num_tasks, edges = SHAPES[shape](rng)
+    rng = np.random.default_rng([seed, [*sorted(SHAPES), *sorted(SMALL_SHAPES)].index(shape)])
+    num_tasks, edges = (SHAPES | SMALL_SHAPES)[shape](rng)
     mean = rng.uniform(0.0, 2.0, num_tasks)
     seconds = mean[:, None] * rng.uniform(0.5, 1.5, (num_tasks, machines))
     tensor = ccr * rng.uniform(0.0, 2.0, len(edges) if own_tensors else num_tasks)

@@ -1,8 +1,8 @@
 """Pipelines of wide graphs on equal and on unlike devices: value, bound, gap and seconds of `schedule`.
 
-Run as ``python -m benchmarks.families.pipelines searched``, ``unlike``, ``shared`` or ``large``, with ``--seconds S``
-a case and ``--stages K ...``. With ``--processor-time`` limits count the processor time of the process, which other
-work on the machine does not lengthen; programs of other packages (SCIP, HiGHS) still look at the wall clock.
+Run as ``python -m benchmarks.families.pipelines SET``, with ``--seconds S`` a case and ``--stages K ...``. With
+``--processor-time`` limits count the processor time of the process, which other work on the machine does not lengthen;
+programs of other packages (SCIP, HiGHS) still look at the wall clock.
 
 ========  ===============================================================================================
 set       what
@@ -12,6 +12,7 @@ searched  cells found by search and random wirings, on k equal stages: PipeDream
 unlike    InceptionV3, EfficientNetB7 and NASNet mobile on eight unlike GPUs
 shared    two and three networks of ImageNet that share four devices, Edge TPUs or unlike GPUs, and six
           graphs of 10 random ops each
+traced    models of transformers with random weights, a few layers each, on an L4, a T4 and their host
 large     50,000 ops with heavy-tailed times and skips: 64 equal stages, and eight unlike devices
 ========  ===============================================================================================
 """
@@ -47,6 +48,27 @@ SHARED: tuple[tuple[str, Dtype, tuple[str, ...]], ...] = (
     ("p100+t4+rtx3090+a100", "fp16", (*PAIRS[:2], "ResNet50+DenseNet121+MobileNetV2")),
 )
 """Devices, numbers, and the networks that share them."""
+
+TRACED: tuple[tuple[str, str, dict[str, Any], dict[str, tuple[int, ...]]], ...] = (
+    ("T5Model", "T5Config", {"num_layers": 4}, {"input_ids": (32,), "decoder_input_ids": (8,)}),
+    (
+        "WhisperModel",
+        "WhisperConfig",
+        {"encoder_layers": 3, "decoder_layers": 3},
+        {"input_features": (80, 3000), "decoder_input_ids": (8,)},
+    ),
+    ("CLIPModel", "CLIPConfig", {}, {"input_ids": (32,), "pixel_values": (3, 224, 224)}),
+    (
+        "DPTForDepthEstimation",
+        "DPTConfig",
+        {"num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3]},
+        {"pixel_values": (3, 384, 384)},
+    ),
+    ("Gemma3ForCausalLM", "Gemma3TextConfig", {"num_hidden_layers": 4, "vocab_size": 1000}, {"input_ids": (32,)}),
+    ("SwinModel", "SwinConfig", {}, {"pixel_values": (3, 224, 224)}),
+    ("MambaModel", "MambaConfig", {"num_hidden_layers": 3}, {"input_ids": (32,)}),
+)
+"""Model, configuration, what differs from its defaults, and inputs: those of names with ids are tokens."""
 
 Case = tuple[str, rlinit.Graph, rlinit.Hardware]
 
@@ -153,7 +175,22 @@ def shared(_: list[int]) -> Iterator[Case]:
     yield "six drawn graphs", rlinit.Graph.union({drawn(10, seed): 1.0 for seed in range(6)}), equal
 
 
-SETS = {"searched": searched, "unlike": unlike, "shared": shared, "large": large}
+def traced(_: list[int]) -> Iterator[Case]:
+    """Yield models of transformers as torch traces them, on two unlike GPUs and their host."""
+    import torch
+    import transformers
+
+    hardware = rlinit.Hardware.preset("l4+t4+cpu")
+    for name, config, options, shapes in TRACED:
+        model = getattr(transformers, name)(getattr(transformers, config)(**options)).eval()
+        inputs = {
+            key: torch.zeros((1, *shape), dtype=torch.int64 if key.endswith("ids") else torch.float32)
+            for key, shape in shapes.items()
+        }
+        yield name, rlinit.Graph.from_torch(model, (), inputs), hardware
+
+
+SETS = {"searched": searched, "unlike": unlike, "shared": shared, "traced": traced, "large": large}
 
 
 def measure(case: Case, seconds: float) -> dict[str, Any]:

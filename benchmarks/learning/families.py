@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from itertools import islice, product
 from typing import Any
 
+import numpy as np
+
 import rlinit
 from benchmarks.components.time_limits import devices, wide_graph
 from benchmarks.families.generated_placements import measured_network, unrelated_machines
@@ -16,10 +18,12 @@ from benchmarks.papers.moirai import tightened
 from rlinit.datasets.published import alwabp, dnn_partitioning, moirai, pipedream
 from rlinit.datasets.published.location import instances_root
 from rlinit.datasets.random import regal
+from rlinit.datasets.random.placement_problems import FIRST_SEED, ProblemMix, random_problems
 from rlinit.datasets.random.randomly_wired import WIRINGS, rwnn
 from rlinit.datasets.zoo import imagenet, llm
+from rlinit.placements.problem import PlacementProblem
 
-__all__ = ["FAMILIES", "Case"]
+__all__ = ["FAMILIES", "OTHER_RULES", "Case"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,6 +81,58 @@ def _instances() -> Iterator[Case]:
     for read, every in ((job_shops, 3), (standard, 5), (communication, 12)):
         for one in islice(read(root), 0, None, every):
             yield Case(one.graph, one.hardware)
+
+
+def _with_rules(cases: Callable[[], Iterator[Case]]) -> Callable[[], Iterator[Case]]:
+    """Return cases whose transfers exclude each other or block devices, by turns."""
+
+    def ruled() -> Iterator[Case]:
+        for at, case in enumerate(cases()):
+            rule = ("exclusive", "blocking")[at % 2]
+            yield Case(case.graph, case.hardware, dict(case.options) | {"transfers": rule})
+
+    return ruled
+
+
+def _many_machines() -> Iterator[Case]:
+    """Yield graphs on 16, 32 or 64 unrelated machines; a transfer takes 3 or 10 times as long as a task."""
+    for seed in JUDGE_SEEDS:
+        shape = ("small lu", "small gauss", "small fft", "small layered")[seed % 4]
+        yield Case(*unrelated_machines(shape, (3.0, 10.0)[seed % 2], seed=seed, machines=(16, 32, 64)[seed % 3]))
+
+
+def _small_layered() -> Iterator[Case]:
+    """Yield layered graphs of 20 to 60 tasks on three to six machines, under each rule of transfers."""
+    for seed in JUDGE_SEEDS:
+        drawn = unrelated_machines("small layered", (0.3, 1.0, 3.0)[seed % 3], seed=seed, machines=3 + seed % 4)
+        yield Case(*drawn, {"transfers": ("parallel", "exclusive", "blocking")[seed % 3]})
+
+
+def _as_trained(mix: ProblemMix) -> Callable[[], Iterator[Case]]:
+    """Return problems drawn as those of training are, for choices that may not look at families to judge on."""
+
+    def drawn() -> Iterator[Case]:
+        rng = np.random.default_rng([FIRST_SEED, 1])
+        while True:
+            for size in (60, 110, 220, 490):
+                yield _case_of(random_problems(rng, size, 1, mix)[0])
+
+    return drawn
+
+
+def _case_of(problem: PlacementProblem) -> Case:
+    """Return a problem of whole ops as a graph and devices."""
+    n, d = problem.num_ops, problem.num_devices
+    devices = [rlinit.Device(f"m{i}", f"m{i}", memory_bytes=float(problem.capacity_bytes[i])) for i in range(d)]
+    ops = []
+    for v in range(n):
+        seconds = {f"m{i}": float(problem.op_time_s[v, i]) for i in range(d)}
+        held = float(problem.weight_bytes[v] + problem.shard_bytes[v])
+        ops.append((f"o{v}", {"time_s": seconds, "param_bytes": held, "out_bytes": float(problem.tensor_bytes[v])}))
+    with np.errstate(divide="ignore"):
+        hardware = rlinit.Hardware(tuple(devices), 1.0 / problem.s_per_byte, problem.delay_s, f"{d} devices")
+    graph = rlinit.Graph.build(ops, [(f"o{u}", f"o{v}") for u, v in problem.edges.tolist()], name=f"drawn-{n}")
+    return Case(graph, hardware, {"resident": "weights", "transfers": problem.transfers})
 
 
 def _lines() -> Iterator[Case]:
@@ -141,3 +197,17 @@ FAMILIES: dict[str, dict[str, Callable[[], Iterator[Case]]]] = {
     },
 }
 """By kind of problem and by name; each yields the same problems in the same order every time."""
+
+OTHER_RULES: dict[str, Callable[[], Iterator[Case]]] = {
+    "cells, shared links": _with_rules(_cells),
+    "LU, Gauss, FFT, layered, shared links": _with_rules(_task_graphs),
+    "ImageNet, shared links": _with_rules(_zoo),
+    "16 to 64 machines, dear transfers": _many_machines,
+    "small layered graphs": _small_layered,
+    "as in training, parallel": _as_trained(ProblemMix(0.4, 0.4, 0.0)),
+    "as in training, shared links": _as_trained(ProblemMix(0.4, 0.4, 1.0)),
+}
+"""Placements on which the agent, trained on parallel transfers and few devices, was likely to lose.
+
+The last two are not to judge on, but to choose by when it is asked.
+"""

@@ -11,8 +11,8 @@ flow            the dual ascent among the phases for `latency`, and without it
 opening         a schedule by quick heuristics before the bound by loads, and after it
 first-search    a short local search before the bound by loads, and none before it
 first-beam      on unlike stages a short beam before the bounds, and none until they are done
-latency-agent   the shipped agent; none; its decoders with a network that says nothing; samples without looking ahead;
-                the agent after the loads, and no search before them; its greedy placement told with its samples
+latency-agent   the shipped agent; none; its decoders with a network that says nothing; no looking ahead;
+                the agent after the loads, and no search before them
 stage-agent     the shipped agent or another, asked after few ideals; none; its decoders with a network that says
                 nothing
 ==============  ==================================================================================================
@@ -33,14 +33,14 @@ from unittest.mock import patch
 import numpy as np
 
 import rlinit
-from benchmarks.learning.families import FAMILIES, Case
+from benchmarks.learning.families import FAMILIES, OTHER_RULES, Case
 from benchmarks.learning.protocol import compare, primal_dual_integral, print_comparisons
 from benchmarks.record import save
-from rlinit.agent.latency_selection import LatencyChoice, choose_for_latency
+from rlinit.agent.latency_selection import LatencyChoice, choose_for_latency, load_latency_agent
 from rlinit.agent.network.checkpoint import Checkpoint, load_checkpoint, shipped
 from rlinit.agent.network.config import OneShotConfig
 from rlinit.agent.network.oneshot_numpy import OneShotWeights
-from rlinit.agent.placements.agent import LatencyAgent, decode_placement
+from rlinit.agent.placements.agent import LatencyAgent
 from rlinit.agent.selection import StageChoice, choose_for_stages
 from rlinit.agent.stages.agent import OneShotStageAgent
 from rlinit.agent.stages.decoding import Decoding
@@ -106,6 +106,15 @@ def asked(change: Callable[[StageChoice], StageChoice] = lambda choice: choice) 
         yield
 
 
+def _with_agent(kind: str, path: Path) -> Side:
+    """Return the side on which a checkpoint of a path is asked."""
+    if kind == "latency":
+        placer = load_latency_agent(path)
+        return _latency_side(lambda choice: replace(choice, agent=choice.agent and placer))
+    agent = StageChoice(OneShotStageAgent.load(path), Decoding("sample", 16), "named")
+    return lambda: asked(lambda _: agent)
+
+
 def _untrained_latency(choice: LatencyChoice) -> LatencyChoice:
     return replace(choice, agent=choice.agent and LatencyAgent(silenced("latency")))
 
@@ -143,15 +152,6 @@ def agent_after_loads() -> Iterator[None]:
         yield
 
 
-def greedy_late() -> AbstractContextManager[object]:
-    """Offer the agent's greedy placement only once its samples are drawn."""
-
-    def silent(*given: Any, on_greedy: object, **named: Any) -> Any:
-        return decode_placement(*given, **named)
-
-    return patch.object(placement_phases, "decode_placement", silent)
-
-
 @contextmanager
 def bounds_first() -> Iterator[None]:
     """Slice to the end and bound before any beam."""
@@ -174,7 +174,6 @@ QUESTIONS: dict[str, tuple[str, dict[str, Side]]] = {
             "untrained": _latency_side(_untrained_latency),
             "no look-ahead": _no_lookahead,
             "after loads": agent_after_loads,
-            "greedy late": greedy_late,
         },
     ),
     "stage-agent": (
@@ -258,21 +257,21 @@ def main() -> None:
     parser.add_argument("question", choices=QUESTIONS)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--count", type=int, default=5, help="problems of each family")
-    parser.add_argument("--families", nargs="+", help="of those of the question, these; all")
+    parser.add_argument("--families", nargs="+", help="these; all of the question, but those by other rules")
     parser.add_argument("--rivals", nargs="+", help="sides to hold the first against; all")
-    parser.add_argument("--agent", type=Path, help="for stage-agent: a checkpoint in place of the shipped one")
+    parser.add_argument("--agent", type=Path, help="a checkpoint to ask in place of the shipped one")
     chosen = parser.parse_args()
     time.monotonic = time.perf_counter = time.process_time
     kind, known = QUESTIONS[chosen.question]
     first, *others = known
     sides = {name: known[name] for name in (first, *(chosen.rivals or others))}
     if chosen.agent is not None:
-        agent = StageChoice(OneShotStageAgent.load(chosen.agent), Decoding("sample", 16), "named")
-        sides[first] = lambda: asked(lambda _: agent)
+        sides = {first: _with_agent(kind, chosen.agent), "shipped": known[first]} | sides
     objective = "latency" if kind == "latency" else "pipeline"
     rows: list[dict[str, Any]] = []
+    cases = FAMILIES[kind] | (OTHER_RULES if kind == "latency" else {})
     for family in chosen.families or FAMILIES[kind]:
-        for at, case in enumerate(islice(FAMILIES[kind][family](), chosen.count)):
+        for at, case in enumerate(islice(cases[family](), chosen.count)):
             if at == 0:
                 for side in sides.values():
                     run(case, side, objective, 1.0)  # compiles

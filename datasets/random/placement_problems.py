@@ -1,12 +1,14 @@
 """Random placement problems for training: parts of randomly wired networks, and layered graphs on random devices.
 
-Training draws from seeds of its own: none of the networks of seeds below `FIRST_SEED` is ever part of a problem.
+Devices other than a CPU, a T4 and an A100 are 2 to 64, of related or unrelated speeds; a transfer takes 0.1 to 10 times
+as long as an op, transfers follow any of the three rules, and on some problems memory binds. Training draws from seeds
+of its own: none of the networks of seeds below `FIRST_SEED` is ever part of a problem.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
@@ -27,6 +29,12 @@ _MODULES = 10
 _NETWORKS = 400
 """Networks that problems are parts of, made once in each process; times are drawn anew for every problem."""
 
+_MOST_PAIRS = 8_000
+"""Pairs of op and device of one problem: beyond them `auto` asks no agent."""
+
+_BINDING = 0.25
+"""Share of problems on other devices where memory binds."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProblemMix:
@@ -35,13 +43,16 @@ class ProblemMix:
     Parameters
     ----------
     other_devices
-        Networks on two to five other devices.
+        Networks on other devices.
     layered
-        Layered graphs with random costs.
+        Layered graphs with random costs, on other devices.
+    shared_links
+        Of all of these, those whose transfers exclude each other or block devices, half of them each.
     """
 
     other_devices: float = 0.15
     layered: float = 0.1
+    shared_links: float = 0.0
 
 
 def random_problems(rng: np.random.Generator, size: int, count: int, mix: ProblemMix) -> list[PlacementProblem]:
@@ -62,11 +73,14 @@ def random_problems(rng: np.random.Generator, size: int, count: int, mix: Proble
     while len(problems) < count:
         kind = rng.random()
         if kind < mix.layered:
-            problems.append(layered_problem(rng, size))
-            continue
-        whole = _network(int(rng.integers(_NETWORKS)))
-        problem = network_problem(rng, whole, size)
-        problems.append(_elsewhere(rng, problem) if kind < mix.layered + mix.other_devices else problem)
+            problem = layered_problem(rng, size)
+        else:
+            problem = network_problem(rng, _network(int(rng.integers(_NETWORKS))), size)
+            if kind < mix.layered + mix.other_devices:
+                problem = _elsewhere(rng, problem)
+        if rng.random() < mix.shared_links:
+            problem = replace(problem, transfers="exclusive" if rng.random() < 0.5 else "blocking")
+        problems.append(problem)
     return problems
 
 
@@ -189,24 +203,34 @@ def _part(whole: PlacementProblem, kept: IntArray, time_s: FloatArray) -> Placem
 
 
 def _elsewhere(rng: np.random.Generator, problem: PlacementProblem) -> PlacementProblem:
-    """Return the problem on two to five devices of other speeds and links."""
-    d = int(rng.integers(2, 6))
+    """Return the problem on other devices, each much like one of its own."""
+    d = _num_devices(rng, problem.num_ops)
     source = rng.integers(problem.num_devices, size=d)
     if (source == 0).all():
         source[0] = 1
-    speed = np.exp(0.3 * rng.standard_normal(d))
-    noise = np.exp(rng.uniform(0.0, 0.6) * rng.standard_normal((problem.num_ops, d)))
-    op_s = problem.op_time_s[:, source] * speed * noise
-    rate = np.exp(rng.uniform(np.log(1e9), np.log(1e11)))
-    return _on_devices(rng, problem, op_s, 1.0 / rate, float(rng.choice([0.0, 0.0, 1e-5, 1e-4])))
+    return _on_devices(rng, problem, problem.op_time_s[:, source])
 
 
-def _on_devices(
-    rng: np.random.Generator, problem: PlacementProblem, op_s: FloatArray, s_per_byte: float, delay_s: float
-) -> PlacementProblem:
+def _num_devices(rng: np.random.Generator, num_ops: int) -> int:
+    """Return 2 to 64 devices, few as often as many, and not so many that there are too many pairs of op and device."""
+    most = max(2.0, min(64.0, num_ops / 3.0, _MOST_PAIRS / num_ops))
+    return round(float(np.exp(rng.uniform(np.log(2.0), np.log(most)))))
+
+
+def _on_devices(rng: np.random.Generator, problem: PlacementProblem, op_s: FloatArray) -> PlacementProblem:
+    """Return the problem with the seconds `op_s` (n, d) and as random a speed of each device, links and memory."""
     n, d = op_s.shape
+    op_s = op_s * np.exp(rng.uniform(0.0, 0.5) * rng.standard_normal(d))
+    op_s *= np.exp(rng.uniform(0.0, 0.6) * rng.standard_normal((n, d)))
     apart = ~np.eye(d, dtype=bool)
-    slower = np.exp(0.3 * rng.standard_normal((d, d)))
+    ratio = float(np.exp(rng.uniform(np.log(0.1), np.log(10.0))))
+    moved_s = ratio * op_s.mean() * np.exp(0.3 * rng.standard_normal((d, d)))
+    fixed = float(rng.choice([0.0, 0.0, 0.1, 0.5]))
+    weight = problem.weight_bytes + problem.shard_bytes
+    capacity = np.full(d, np.inf)
+    if weight.any() and rng.random() < _BINDING:
+        # Whatever was placed before, the next op fits somewhere.
+        capacity = weight.max() + rng.uniform(1.1, 2.5, d) * weight.sum() / d
     return PlacementProblem(
         objective="latency",
         transfers="parallel",
@@ -215,9 +239,9 @@ def _on_devices(
         tensor_bytes=problem.tensor_bytes,
         weight_bytes=problem.weight_bytes,
         shard_bytes=problem.shard_bytes,
-        capacity_bytes=np.full(d, np.inf),
-        s_per_byte=np.where(apart, slower * s_per_byte, 0.0),
-        delay_s=np.where(apart, delay_s, 0.0),
+        capacity_bytes=capacity,
+        s_per_byte=np.where(apart, (1.0 - fixed) * moved_s / max(float(problem.tensor_bytes.mean()), 1e-300), 0.0),
+        delay_s=np.where(apart, fixed * moved_s, 0.0),
         edges=problem.edges,
         order=problem.order,
         group=problem.group,
@@ -225,7 +249,7 @@ def _on_devices(
 
 
 def layered_problem(rng: np.random.Generator, size: int) -> PlacementProblem:
-    """Return a random graph of layers with log-normal costs on two to five devices.
+    """Return a random graph of layers with log-normal costs on random devices.
 
     Parameters
     ----------
@@ -234,7 +258,8 @@ def layered_problem(rng: np.random.Generator, size: int) -> PlacementProblem:
     size
         Ops, at least 2.
     """
-    n, d = max(2, size), int(rng.integers(2, 6))
+    n = max(2, size)
+    d = _num_devices(rng, n)
     layers = max(1, round(n / rng.uniform(2.0, 8.0)))
     layer = np.sort(rng.integers(layers, size=n))
     reach = int(rng.integers(1, 4))
@@ -245,16 +270,14 @@ def layered_problem(rng: np.random.Generator, size: int) -> PlacementProblem:
             edges.add((int(u), v))
     edges.discard((0, 0))
     work = np.exp(rng.uniform(0.2, 1.0) * rng.standard_normal(n))
-    op_s = work[:, None] * np.exp(rng.uniform(0.0, 0.8) * rng.standard_normal((n, d)))
-    op_s = 1e-3 * op_s * np.exp(rng.uniform(0.0, 1.0) * rng.standard_normal(d))
-    size_bytes = np.exp(0.5 * rng.standard_normal(n))
+    op_s = 1e-3 * work[:, None] * np.exp(rng.uniform(0.0, 0.8) * rng.standard_normal((n, d)))
     bare = PlacementProblem(
         objective="latency",
         transfers="parallel",
         shard_inputs=1,
         time_s=np.stack([np.zeros((n, d)), op_s], axis=2),
-        tensor_bytes=size_bytes,
-        weight_bytes=np.zeros(n),
+        tensor_bytes=np.exp(0.5 * rng.standard_normal(n)),
+        weight_bytes=np.exp(rng.standard_normal(n)),
         shard_bytes=np.zeros(n),
         capacity_bytes=np.full(d, np.inf),
         s_per_byte=np.zeros((d, d)),
@@ -263,4 +286,4 @@ def layered_problem(rng: np.random.Generator, size: int) -> PlacementProblem:
         order=np.arange(n),
         group=np.arange(n),
     )
-    return _on_devices(rng, bare, op_s, 1e-3 * float(np.exp(rng.uniform(np.log(0.03), np.log(3.0)))), 0.0)
+    return _on_devices(rng, bare, op_s)

@@ -11,22 +11,18 @@ from rlinit.agent.selection import named_checkpoint
 from rlinit.errors import CheckpointError
 from rlinit.placements.problem import PlacementProblem
 
-_SAMPLES = 64
-"""Placements sampled besides the greedy one."""
-
 _MOST_OPS = 2_000
-"""Larger problems are left to heuristics: sampling takes longer there than local search takes to pass it."""
+"""Larger problems are left to heuristics: playing takes longer there than local search takes to pass it."""
 
 _MOST_PAIRS = 8_000
-"""Pairs of op and device beyond which it takes seconds."""
+"""Pairs of op and device, beyond which it was not judged."""
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyChoice:
-    """Who proposes placements, from how many samples, and why; without an agent, `reason` says why not."""
+    """Who proposes placements, and why; without an agent, `reason` says why not."""
 
     agent: LatencyAgent | None
-    samples: int
     reason: str
 
 
@@ -50,21 +46,17 @@ def choose_for_latency(problem: PlacementProblem, name: str) -> LatencyChoice:
         path = named_checkpoint(name)
         if problem.num_shards > 1:
             raise CheckpointError(f"checkpoint {name!r} places whole ops; this problem splits them into shards")
-        return LatencyChoice(
-            load_latency_agent(path), _SAMPLES, f"checkpoint {name}, best of {_SAMPLES + 1} placements"
-        )
+        return LatencyChoice(load_latency_agent(path), f"checkpoint {name}")
     shipped_path = shipped("latency")
     if problem.num_shards > 1:
-        return LatencyChoice(None, _SAMPLES, "ops are split into shards")
+        return LatencyChoice(None, "ops are split into shards")
     if problem.num_ops > _MOST_OPS:
-        return LatencyChoice(None, _SAMPLES, f"more than {_MOST_OPS:,} ops")
+        return LatencyChoice(None, f"more than {_MOST_OPS:,} ops")
     if problem.num_ops * problem.num_devices > _MOST_PAIRS:
-        return LatencyChoice(None, _SAMPLES, f"more than {_MOST_PAIRS:,} pairs of op and device")
+        return LatencyChoice(None, f"more than {_MOST_PAIRS:,} pairs of op and device")
     if shipped_path is None:
-        return LatencyChoice(None, _SAMPLES, "this installation has no checkpoint for latency")
-    return LatencyChoice(
-        load_latency_agent(shipped_path), _SAMPLES, f"checkpoint latency, best of {_SAMPLES + 1} placements"
-    )
+        return LatencyChoice(None, "this installation has no checkpoint for latency")
+    return LatencyChoice(load_latency_agent(shipped_path), "checkpoint latency")
 
 
 @read_once

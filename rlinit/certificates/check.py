@@ -20,10 +20,11 @@ A layout of a language model that serves, as `rlinit serve --out` writes it, is 
 
     python tools/check.py layout.json rates.json
 
-Its flow keeps to spans, rates and links and is conserved; its bound is proven by `coverage` (every layer is on devices
-that pass the rate together), by `prices` (whole devices that pass it cost more than all do), or by networks apart. Its
-status, flow and bound are computed or proven; spans are chosen; partial is asked; weights, paths, baselines and
-message are unread.
+Its flow keeps to spans, rates and links and is conserved. Of two pools, which read prompts and make answers, paths make
+up the flow, and links carry the vectors and caches of what goes along each. Its bound is proven by `coverage` (every
+layer is on devices that pass the rate together), by `prices` (whole devices that pass it cost more than all do), or by
+networks apart. Its status, flow and bound are computed or proven; spans are chosen; partial is asked; weights,
+baselines, message, and paths where there is one pool, are unread.
 
 Kinds of proof, each of "no schedule has a value below this":
 
@@ -34,8 +35,8 @@ load        multipliers y_d >= 0 that sum to 1: max_d load_d >= sum_d y_d load_d
 packing     a dual feasible function gives the ops, on their fastest devices, more than k devices hold
 quantum     one of the above, raised to the next multiple of what divides every time exactly
 states      (stages) every set of ops that whole stages below the threshold can reach is listed by number of stages,
-            and the set of all ops is not among them; an op without weight at an end of the graph is joined to its only
-            neighbour, which some best schedule does
+            and the set of all ops is not among them; ops without weight are joined to a neighbour that some best
+            schedule has them with (`absorbed`)
 area        (stages of several devices) all devices together are busy for the best options of all ops, where seconds and
             devices of a kind may have any weight
 groups      (stages of several devices) rows of stages below the threshold, from the last one on, are described by the
@@ -201,7 +202,8 @@ GROUP_KEYS = frozenset(
 )
 OPTION_SIZES = ("time_s", "param_bytes", "held_bytes", "fixed_bytes", "shared_bytes")
 OPTION_KEYS = frozenset(("name", *OPTION_SIZES, "sync_bytes"))
-FLEET_KEYS = frozenset(("format", "version", "name", "note", "layers", "devices", "links"))
+FLEET_KEYS = frozenset(("format", "version", "name", "note", "layers", "devices", "links", "caches"))
+CACHE_KEYS = frozenset(("layers", "prompt_bytes", "token_bytes", "cache_bytes", "links"))
 FLEET_DEVICE_KEYS = frozenset(("name", "type", "tokens_per_s_by_layers_held", "tokens_per_s_by_first_layer"))
 FLEET_LINK_KEYS = frozenset(("from", "to", "tokens_per_s"))
 SERVING_KEYS = frozenset(
@@ -258,11 +260,19 @@ def decimal(text: str) -> Fraction:
 
 
 def amount(text: str) -> Fraction:
-    """Return a decimal of a graph or hardware: none is negative, or larger than anything there is."""
+    """Return a decimal of a graph or hardware: none is larger than anything there is."""
     need(len(text) <= MOST_DIGITS, f"a number has {len(text)} characters, more than {MOST_DIGITS}: {text[:40]}...")
     value = decimal(text)
-    need(0 <= value <= LARGEST, f"{text[:40]} stands for no bytes, seconds or rate")
+    need(abs(value) <= LARGEST, f"{text[:40]} stands for no bytes, seconds or rate")
     return value
+
+
+def negative(data: Any) -> Any:
+    """Return a number below 0 of a graph or hardware, None without one; `axes`, which are unread, may have some."""
+    if isinstance(data, (dict, list)):
+        rows = data if isinstance(data, list) else [data[key] for key in data.keys() - {"axes", "operands"}]
+        return next((found for found in map(negative, rows) if found is not None), None)
+    return data if isinstance(data, Fraction) and data < 0 else None
 
 
 def ratio(text: Any) -> Fraction:
@@ -305,6 +315,8 @@ def parse(text: str, form: str, name: str) -> Any:
     data = json.loads(text, parse_float=kind, parse_int=kind, parse_constant=constant, object_pairs_hook=unique)
     need(isinstance(data, dict) and data.get("format", form) == form, f"{name} is no {form} file")
     need(data.get("version", 1) == 1, f"{name} is of another version than 1")
+    below = negative(data) if kind is amount else None
+    need(below is None, f"{below} stands for no bytes, seconds or rate")
     return data
 
 
@@ -1686,9 +1698,12 @@ def merged(graph: Graph) -> list[list[int]]:
 
 
 def absorbed(costs: Costs) -> list[list[int]]:
-    """Return the parts of the graph, where those that weigh nothing at an end of it are joined to their only neighbour.
+    """Return the parts of the graph, where those that weigh nothing are joined to a neighbour they may always go with.
 
-    Such a part moves no tensors then and costs its neighbour's stage nothing: some best schedule has them together.
+    Such a part goes with the only one that makes what it reads, alone or with all that read the same, where what these
+    make costs no more to move in and out; or with the only one that reads what it makes, where what it reads costs no
+    more. It costs that stage nothing, every other no more than before, and runs neither before what it reads nor after
+    what reads it: some best schedule has them together.
     """
     graph, devices = costs.graph, range(costs.num_devices)
     total, pipeline = sum(graph.param), costs.objective == "pipeline"
@@ -1696,21 +1711,57 @@ def absorbed(costs: Costs) -> list[list[int]]:
     bare = pipeline and all(limit is None or limit >= total for limit in limits)
     parts = dict(enumerate(merged(graph)))
     at = {v: part for part, ops in parts.items() for v in ops}
-    after, before = ({part: set[int]() for part in parts} for _ in range(2))
-    for u, v, _ in graph.edges:
-        if at[u] != at[v]:
-            after[at[u]].add(at[v])
-            before[at[v]].add(at[u])
+    maker = {t: at[graph.tensors[t][0]] for t in graph.readers}
+    readers = {t: {at[v] for v in those} - {maker[t]} for t, those in graph.readers.items()}
+    made, read = ({part: set[int]() for part in parts} for _ in range(2))
+    for t, those in readers.items():
+        if those:
+            made[maker[t]].add(t)
+        for part in those:
+            read[part].add(t)
+    ways = [costs.hardware.io(i) for i in devices] if pipeline else []
+    prices = {
+        t: [over(size, way[side]) + way[2 + side] for way in ways for side in (0, 1)] or [size]
+        for t, size in ((t, graph.tensors[t][2]) for t in readers)
+    }
+
+    def no_dearer(some: set[int], others: set[int]) -> bool:
+        """Return whether some tensors cost no more than others on any device, in and out."""
+        sums = ([sum(each) for each in zip(*(prices[t] for t in those), strict=True)] for those in (some, others))
+        return not some or (bool(others) and all(new <= old for new, old in zip(*sums, strict=True)))
+
+    def neighbour(v: int) -> tuple[set[int], int | None]:
+        """Return which parts may join a neighbour of v together, and which it is."""
+        before, after = {maker[t] for t in read[v]}, {w for t in made[v] for w in readers[t]}
+        if len(before) == 1:
+            group = {w for t in read[v] for w in readers[t]}
+            alike = group <= light and all(read[w] <= read[v] for w in group)
+            if alike and no_dearer({t for w in group for t in made[w]}, read[v]):
+                return group, before.pop()
+            if no_dearer(made[v], {t for t in read[v] if readers[t] == {v}}):
+                return {v}, before.pop()
+        if len(after) == 1 and no_dearer(read[v], made[v]):
+            return {v}, after.pop()
+        return set(), None
+
     light = {v for v in parts if all(set(costs.times[w]) == {0} and (bare or not graph.param[w]) for w in parts[v])}
     stack = sorted(light)
     while stack:
         v = stack.pop()
-        for here, there in ((after, before), (before, after)):
-            if v in parts and len(here[v]) == 1 and not there[v]:
-                (u,) = here[v]
-                there[u].discard(v)
-                parts[u] += parts.pop(v)
-                stack += light & {u}
+        group, u = neighbour(v) if v in parts else (set[int](), None)
+        if u is None:
+            continue
+        for w in sorted(group):
+            parts[u] += parts.pop(w)
+            for t in read[w] | made[w]:
+                maker[t] = u if maker[t] == w else maker[t]
+                readers[t] = {u if x == w else x for x in readers[t]} - {maker[t]}
+            for t in made.pop(w) | read.pop(w):
+                made[u] -= {t}
+                read[u] -= {t}
+                if readers[t]:
+                    (made if maker[t] == u else read)[u].add(t)
+        stack += sorted(light & ({u} | {maker[t] for t in read[u]} | {w for t in made[u] for w in readers[t]}))
     return list(parts.values())
 
 
@@ -2821,6 +2872,45 @@ def check_flow(plan: Any, fleet: Fleet) -> Fraction:
     return into["sink"]
 
 
+def check_caches(plan: Any, fleet: Fleet) -> None:
+    """Check that paths of two pools make up the flow, and that links carry vectors and caches of what goes along them.
+
+    Layers of the second pool are counted behind those of the first. Devices next to each other in one pool pass on
+    vectors, of a prompt or of tokens; one that reads layers sends their cache to one that makes answers with them.
+    """
+    caches, layers = fleet.data.get("caches"), whole(plan["prompt_layers"], "prompt_layers", 0)
+    need((0 if caches is None else caches["layers"]) == layers, "the plan's pools are not those of the fleet")
+    if caches is None:
+        return
+    known(caches, CACHE_KEYS, "caches")
+    kept = caches["cache_bytes"]
+    need(2 * layers == fleet.layers and len(kept) == layers and not fleet.partial, "pools do not have all layers each")
+    moved = number(caches, "prompt_bytes"), number(caches, "token_bytes")
+    need(all(isinstance(one, Fraction) and one >= 0 for one in (*kept, *moved)), "a cache or vector has no size")
+    room: dict[Any, Fraction] = defaultdict(lambda: ZERO)
+    used: dict[Any, Fraction] = defaultdict(lambda: ZERO)
+    flow: dict[Any, Fraction] = defaultdict(lambda: ZERO)
+    for row in caches["links"]:
+        room[row["from"], row["to"]] += number(row, "bytes_per_s")
+    for path in plan["paths"]:
+        names, rate = path["devices"], number(path, "tokens_per_s")
+        need(rate >= 0, "a path goes backwards")
+        for pair in pairwise(["source", *names, "sink"]):
+            flow[pair] += rate
+        for a, b in product(names, repeat=2):
+            (start, end), (first, last) = plan["spans"][a], plan["spans"][b]
+            if end == first != layers:
+                used[a, b] += rate * moved[end > layers]
+            elif end <= layers <= first:
+                common = range(int(max(start, first - layers)), int(min(end, last - layers)))
+                used[a, b] += rate * sum((kept[layer] for layer in common), ZERO)
+    for row in plan["flow"]:
+        near(row["tokens_per_s"], flow.pop((row["from"], row["to"]), ZERO), "what paths send over a link")
+    need(not any(flow.values()), "paths send more than the flow")
+    for (a, b), size in used.items():
+        need(size <= room[a, b] * (1 + ROUNDING), f"vectors and caches from {a} to {b} are more than the link carries")
+
+
 def sizes_of(proof: Any, fleet: Fleet) -> list[Fraction]:
     """Return the sizes of layers that a proof goes by."""
     sizes = proof.get("sizes", [ONE] * fleet.layers)
@@ -2909,6 +2999,7 @@ def check_serving(plan: Any, data: Any) -> str:
     need(plan["partial"] in (True, False), "partial is neither true nor false")
     fleet = Fleet(data, plan["partial"])
     value, said = check_flow(plan, fleet), plan["bound"]
+    check_caches(plan, fleet)
     near(plan["tokens_per_s"], value, "the flow")
     near(said, number(plan["proof"], "bound"), "the bound")
     need(value <= refutes(plan["proof"], fleet) * (1 + ROUNDING), "the proof contradicts the flow")

@@ -76,7 +76,7 @@ class Derivation(NamedTuple):
     """A constraint with its reason: "asm", an assumption; "lin" or "rnd", a sum, rounded up; "uns", of two cases.
 
     ``terms`` are constraints with whole multipliers, which prove ``of_c`` times the constraint, or a contradiction
-    where that is 0; or of two cases in turn what is proven in it and its assumption.
+    where that is 0; or pairs of what is proven in a case and its assumption.
     """
 
     sense: str
@@ -103,6 +103,7 @@ class Proof:
     def __init__(self, program: Program, goal: int, budget: Budget) -> None:
         self.program, self.goal, self.budget = program, goal, budget
         self.derived: list[Derivation] = []
+        self.rests = defaultdict[Key, frozenset[Key]](frozenset)  # assumptions that a constraint rests on
         self.size = max(1, goal)  # what a start or C is a part of, in the linear program
         self.bytes = 0
         self.root = _Sum({("low", 0): 1}, 1, 0)
@@ -138,14 +139,17 @@ class Proof:
         return self._derive("G", C, self.goal, "lin" if exact else "rnd", terms, found.of_c // common)
 
     def _derive(self, sense: str, row: dict[int, int], side: int, reason: str, terms: list[Any], of_c: int = 0) -> Key:
+        new = "derived", len(self.derived)
+        rests = (self.rests[one] - {other} for one, other in terms)
+        self.rests[new] = frozenset({new} if reason == "asm" else ()).union(*rests)
         self.derived.append(Derivation(sense, row, side, reason, terms, of_c))
         self.bytes += 40 + sum(len(str(each)) for each in terms)
         if self.bytes > MOST_BYTES:
             raise InvalidPlan(_TOO_LONG.format(MOST_BYTES))
-        return "derived", len(self.derived) - 1
+        return new
 
     def _prove(self, fixed: dict[int, int], assumed: dict[int, Key]) -> Key:
-        """Return the constraint ``C >= goal`` under assumptions that fix variables."""
+        """Return the constraint ``C >= goal`` under assumptions that fix variables; it is derived last."""
         if self.budget.expired or len(fixed) > _MOST_DEPTH:
             raise _OpenCase
         while True:
@@ -164,10 +168,11 @@ class Proof:
         branch = self._branch(fixed, value, point, decided)
         sides = []
         for value in (1, 0):
-            sense, row = "G" if value else "L", {branch: 1}
-            case = self._derive(sense, row, value, "asm", [])
-            below = {branch: value}
-            sides += [self._prove(fixed | below, assumed | {branch: case}), case]
+            case = self._derive("LG"[value], {branch: 1}, value, "asm", [])
+            proven = self._prove(fixed | {branch: value}, assumed | {branch: case})
+            if case not in self.rests[proven]:
+                return proven
+            sides.append((proven, case))
         return self._derive("G", C, self.goal, "uns", sides)
 
     def _closes(self, value: float) -> bool:

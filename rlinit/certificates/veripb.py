@@ -21,9 +21,6 @@ from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import Plan
 
-Literal = tuple[int, int]
-"""A binary variable and the value at which the literal holds."""
-
 
 def write_veripb(path: str | Path, plan: Plan, graph: Graph, hardware: Hardware, time_limit_s: float = 60.0) -> float:
     """Write a program and a proof of a lower bound in VeriPB's formats; return the bound, as `write_vipr` does.
@@ -135,24 +132,20 @@ class Bits:
         below = last = len(self.index) + 1  # C < goal
         yield from ("pseudo-Boolean proof version 3.0", f"f {len(self.index)} ;")
         yield f"pbc {self._sum(C)} >= {self.proof.goal} : subproof"
-        known: dict[Key, tuple[int, frozenset[Literal]]] = {}  # a row's number, and the assumptions that refute it
+        numbers, literals = dict[Key, int](), dict[Key, str]()  # of rows, and of what is opposite to assumptions
         for place, (_, row, side, reason, terms, of_c) in enumerate(self.proof.derived):
             if reason == "asm":
-                known["derived", place] = 0, frozenset({(next(iter(row)), side)})
+                literals["derived", place] = f"+1 {'~' * side}{self.names[next(iter(row))][0]} "
                 continue
-            last += 1
+            numbers["derived", place] = last = last + 1
             if reason == "uns":
-                (one, rests), (_, case), (two, others), (_, other) = (known[key] for key in terms)
-                rests = (rests - case) | (others - other)
-                clause = "".join(f"+1 {'~' * value}{self.names[at][0]} " for at, value in sorted(rests))
-                yield f"rup {clause}>= 1 : ~ {one} {two} ;"
+                clause = "".join(literals[key] for key in sorted(self.proof.rests["derived", place]))
+                yield f"rup {clause}>= 1 : ~ {' '.join(str(numbers[key]) for key, _ in terms)} ;"
             else:
-                rests = frozenset[Literal]().union(*(known[key][1] for key, _ in terms if key in known))
                 rows = [(below, of_c), *((self._number(key, weight), abs(weight)) for key, weight in terms)]
                 summed = [f"{number} {weight} *" for number, weight in rows if number and weight]
                 yield f"pol {' '.join([summed[0], *(f'{each} +' for each in summed[1:])])} ;"
-            known["derived", place] = last, rests
-        yield "qed : -1 ;"
+        yield f"qed : {last} ;"
         values = {at: int(amount) for at, amount in solution.items()}
         bits = (
             (name, values.get(at, 0) >> bit & 1)
@@ -161,7 +154,7 @@ class Bits:
         )
         told = " ".join("~" * (1 - value) + name for name, value in bits)
         most = f"{values[0]} : {told}" if values else "INF"
-        yield from ("output NONE ;", f"conclusion BOUNDS {self.proof.goal} : -1 {most} ;")
+        yield from ("output NONE ;", f"conclusion BOUNDS {self.proof.goal} : {last + 1} {most} ;")
         yield "end pseudo-Boolean proof ;"
 
     def _number(self, key: Key, weight: int) -> int:

@@ -85,7 +85,7 @@ def vipr_lines(proof: Proof, about: list[str], solution: dict[int, Fraction]) ->
     for place, (sense, row, least, reason, terms, of_c) in enumerate(proof.derived):
         told = [reason]
         if reason == "uns":
-            told += [str(index[key]) for key in terms]
+            told += [str(index[key]) for pair in terms for key in pair]
         elif reason != "asm":
             told.append(_pairs({index[key]: Fraction(weight, of_c or 1) for key, weight in terms}))
         yield f"d{place} {sense} {least} {'OBJ' if row == C else _pairs(row)} {{ {' '.join(told)} }} -1"

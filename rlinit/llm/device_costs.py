@@ -7,6 +7,8 @@ at most B(S) / T tokens a second where a token takes T seconds through all layer
 
 *Rates that are kept to*, for a pass of at most T: each layer may take its share of T, in proportion to its size, so
 that every path takes T at most. A device passes the most of min(b / t, B / T) over batches b that keep to their share.
+Devices of one path that are not alike do better with shares of their own: where spans are known, T is what their
+slowest path takes (`DeviceCosts.held`), and rates to look for spans by leave shares out.
 
 *Rates that none exceeds*, whatever the layout: besides t, a token takes at least what the layers outside S take on the
 fastest devices, one sequence at once. A device passes at most min(b / t, B / (t + rest)), with t + rest <= T.
@@ -17,11 +19,12 @@ fastest devices, one sequence at once. A device passes at most min(b / t, B / (t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray
 from rlinit.devices.runtimes import MICRO_BATCH
@@ -97,6 +100,11 @@ class DeviceCosts:
         """Numbers of the devices that compute."""
         rates = [(one.rate(self.model.compute_dtype), one.bytes_per_s) for one in self.hardware.devices]
         return tuple(at for at, pair in enumerate(rates) if None not in pair)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Of the devices that compute."""
+        return [self.hardware.devices[at].name for at in self.devices]
 
     @cached_property
     def batches(self) -> tuple[int, ...]:
@@ -189,6 +197,11 @@ class DeviceCosts:
         fastest = self.seconds[:, 0, :, 1].min(axis=0)
         return np.asarray(fastest.sum() - _spans(fastest[None])[0])
 
+    @property
+    def shortest_s(self) -> float:
+        """Seconds that no pass is below: every layer on its fastest device, one sequence at once."""
+        return float(self.rest[0, 0])
+
     @cached_property
     def shortest_pass(self) -> float:
         """Seconds of the shortest pass in which every layer can keep to its share on some device, hops left out."""
@@ -197,7 +210,7 @@ class DeviceCosts:
     @cached_property
     def links(self) -> dict[tuple[str, str], float]:
         """(from, to) -> tokens a second."""
-        names = [self.hardware.devices[at].name for at in self.devices]
+        names = self.names
         rates = np.minimum(self.hardware.bandwidth / self.token_bytes, _WIDE_LINK)
         found = {
             (names[a], names[b]): float(rates[i, j])
@@ -213,7 +226,7 @@ class DeviceCosts:
     @cached_property
     def delays(self) -> dict[tuple[str, str], float]:
         """(from, to) -> seconds of a batch's way."""
-        names = [self.hardware.devices[at].name for at in self.devices]
+        names = self.names
         with np.errstate(divide="ignore"):
             seconds = self.hardware.latency_s + self.most_sequences * self.token_bytes / self.hardware.bandwidth
         return {
@@ -224,27 +237,52 @@ class DeviceCosts:
     @cached_property
     def hops(self) -> FloatArray:
         """(d,) most seconds of a batch's way to each device."""
-        names = [self.hardware.devices[at].name for at in self.devices]
-        into = {name: [s for (_, b), s in self.delays.items() if b == name and s < math.inf] for name in names}
-        return np.array([max(into[name], default=0.0) for name in names])
+        into = {name: [s for (_, b), s in self.delays.items() if b == name and s < math.inf] for name in self.names}
+        return np.array([max(into[name], default=0.0) for name in self.names])
 
-    def fleet(self, pass_s: float) -> Fleet:
+    def fleet(self, pass_s: float, *, shared: bool = True) -> Fleet:
         """Return the devices at rates that are kept to where a pass takes at most so long.
 
         Parameters
         ----------
         pass_s
             Seconds through all layers.
+        shared
+            Whether layers keep to their shares of the pass, so that every path takes so long at most.
         """
-        share = pass_s * _spans(self.sizes[None])[0] / self.sizes.sum()
-        _, kinds = self._kinds
+        share = pass_s * _spans(self.sizes[None])[0] / self.sizes.sum() if shared else np.inf
         rates, seconds = [], []
-        for at, kind in enumerate(kinds):
+        for at, kind in enumerate(self._kinds[1]):
             fits = self.seconds[kind] + self.hops[at] <= share * (1 + 1e-12)
-            rate = self._rates(at, kind, fits, np.full_like(share, pass_s))
+            rate = self._rates(self.seconds[kind], self.sequences[at], fits, pass_s)
             rates.append(rate.max(axis=0))
             seconds.append(np.take_along_axis(self.seconds[kind], rate.argmax(axis=0)[None], 0)[0])
         return self._made(np.array(rates), np.array(seconds))
+
+    def held(
+        self, spans: Mapping[str, tuple[int, int]], pass_s: float, passed: Mapping[str, float] | None = None
+    ) -> Fleet:
+        """Return devices with spans at the rates that their caches and batches allow in a pass of so long.
+
+        Parameters
+        ----------
+        spans
+            Device -> (first layer, the one after its last).
+        pass_s
+            Seconds through all layers.
+        passed
+            Tokens a second of each device, for batches that take least and pass those; None: that pass most.
+        """
+        rates = np.zeros((len(spans), self.layers, self.layers + 1))
+        seconds = np.zeros_like(rates)
+        for row, (name, (start, end)) in enumerate(spans.items()):
+            at, held = self.names.index(name), end - start
+            times = self.seconds[self._kinds[1][at], :, start, held]
+            found = self._rates(times, self.sequences[at, start, held], np.True_, pass_s)
+            least = found.max() if passed is None else passed.get(name, 0.0)
+            best = int(np.argmin(np.where(found >= least * (1 - 1e-12), times, np.inf)))
+            rates[row, start, 1 : held + 1], seconds[row, start, held] = found[best], times[best]
+        return Fleet(self.layers, tuple(spans), rates, self.links, seconds=seconds, delays=self.delays)
 
     def limits(self, max_latency_s: float = math.inf) -> Fleet:
         """Return the devices at rates that none exceeds in a layout whose passes take at most so long.
@@ -254,17 +292,18 @@ class DeviceCosts:
         max_latency_s
             Seconds of a pass.
         """
-        _, kinds = self._kinds
         rates = []
-        for at, kind in enumerate(kinds):
+        for at, kind in enumerate(self._kinds[1]):
             least = self.seconds[kind] + self.rest
-            rates.append(self._rates(at, kind, least <= max_latency_s * (1 + 1e-12), least).max(axis=0))
+            fits = least <= max_latency_s * (1 + 1e-12)
+            rates.append(self._rates(self.seconds[kind], self.sequences[at], fits, least).max(axis=0))
         return self._made(np.array(rates), None)
 
-    def _rates(self, at: int, kind: int, fits: np.ndarray, passes: FloatArray) -> FloatArray:
-        """Return (batches, L, L + 1) tokens a second of a device by the sequences that it works on."""
-        batch = np.array(self.batches, np.float64)[:, None, None]
-        seconds, room = self.seconds[kind], self.sequences[at]
+    def _rates(
+        self, seconds: FloatArray, room: FloatArray, fits: NDArray[np.bool_] | np.bool_, passes: FloatArray | float
+    ) -> FloatArray:
+        """Return (batches, ..) tokens a second of a device by the sequences that it works on."""
+        batch = np.array(self.batches, np.float64).reshape(-1, *[1] * room.ndim)
         with np.errstate(divide="ignore", invalid="ignore"):
             rates = np.minimum(batch / seconds, np.maximum(room, 0.0) / passes)
         return np.where(fits & (batch <= room) & (seconds > 0) & (seconds < math.inf), rates, 0.0)
@@ -314,14 +353,15 @@ class PoolCosts(DeviceCosts):
         share = self.token_bytes / max(self.token_bytes, self.traffic.prompt_bytes)
         return {pair: rate if {SOURCE, SINK} & {*pair} else rate * share for pair, rate in super().links.items()}
 
-    def fleet(self, pass_s: float) -> Fleet:
+    def fleet(self, pass_s: float, *, shared: bool = True) -> Fleet:
         """Return the devices at rates that are kept to where a pass that makes a token takes at most so long."""
-        return balanced(super().fleet(pass_s), self.layers)
+        return balanced(super().fleet(pass_s, shared=shared), self.layers)
 
     def limits(self, max_latency_s: float = math.inf) -> Fleet:
         """Return the devices at rates that none exceeds, whichever pool it is in; links are in the rates."""
         fleet = self.traffic.cut(super().limits(max_latency_s), np.sum, np.sum)
-        return balanced(replace(fleet, links=dict.fromkeys(fleet.links, _WIDE_LINK)), self.layers)
+        wide, caches = dict.fromkeys(fleet.links, _WIDE_LINK), self.traffic.to_dict()
+        return balanced(replace(fleet, links=wide, caches=caches), self.layers)
 
     def _made(self, rates: FloatArray, seconds: FloatArray | None) -> Fleet:
         """Return a fleet of 2 L layers from rates and seconds of those that make answers."""

@@ -1,7 +1,8 @@
 """Layouts of a language model that serve most tokens a second on devices of the cost model, and rate against latency.
 
 Devices pass more with larger batches, which take longer, and a cache that is full of sequences under way passes less
-the longer a token takes: rates are made for passes of several lengths, a layout is found for each, the best is kept.
+the longer a token takes: rates are made for passes of several lengths, with shares of the pass for each layer and
+without, a layout is found for each, and for its spans the shortest pass. The best is kept.
 """
 
 from __future__ import annotations
@@ -20,10 +21,9 @@ from rlinit.hardware import Hardware
 from rlinit.llm.device_costs import DeviceCosts, PoolCosts
 from rlinit.llm.lowering import Settings
 from rlinit.llm.model import LanguageModel
-from rlinit.llm.serving.bounds import ServingBound, best_bound
+from rlinit.llm.serving.bounds import ServingBound, best_bound, coverage_bound
 from rlinit.llm.serving.fleets import Fleet
 from rlinit.llm.serving.layouts import (
-    Layout,
     Route,
     ServingPlan,
     Spans,
@@ -36,11 +36,19 @@ from rlinit.plan import OPTIMALITY_TOLERANCE
 
 __all__ = ["frontier", "plan_serving"]
 
-_PASSES = 10
+_PASSES = 6
 """Lengths of a pass that layouts are found for, each by the same factor longer than the one before."""
 
 _LONGEST = 64.0
 """Times the shortest pass, beyond which caches hold passes back rather than batches; hops come on top."""
+
+_AROUND = (1.0, 1.6, 0.8, 1.3)
+"""Times the pass of the best layout so far: lengths without shares."""
+
+_NOTHING = ServingPlan("no_solution", 0.0, ServingBound(math.inf), {}, {})
+
+_SETTLINGS = 12
+"""Bisections of the logarithm of a pass: 0.2% of it are left where its limits are 1,000 times apart."""
 
 
 def plan_serving(
@@ -120,7 +128,7 @@ def _best(costs: DeviceCosts, max_latency_s: float | None, time_limit_s: float, 
 
 
 def frontier(
-    model: LanguageModel, hardware: Hardware | str, *, time_limit_s: float = 4.0, seed: int = 0
+    model: LanguageModel, hardware: Hardware | str, *, time_limit_s: float = 3.0, seed: int = 0
 ) -> tuple[ServingPlan, ...]:
     """Return layouts of which none makes more tokens a second and has shorter passes than another, shortest first.
 
@@ -138,42 +146,86 @@ def frontier(
     """
     devices = Hardware.preset(hardware) if isinstance(hardware, str) else hardware
     front: list[ServingPlan] = []
-    layouts = _layouts(DeviceCosts(model, devices, Settings(runtime="vllm")), math.inf, time_limit_s, seed)
+    costs = DeviceCosts(model, devices, Settings(runtime="vllm"))
+    layouts = _layouts(costs, math.inf, time_limit_s, seed)
     for plan in sorted(layouts, key=lambda one: (one.latency_s, -one.tokens_per_s)):
         if not front or plan.tokens_per_s > front[-1].tokens_per_s:
-            front.append(plan)
+            front.append(replace(plan, proof=coverage_bound(costs.limits(plan.latency_s))))
     return tuple(front)
 
 
 def _layouts(costs: DeviceCosts, max_latency_s: float, time_limit_s: float, seed: int) -> Iterator[ServingPlan]:
-    """Yield the best layout for passes of each length, that of the best rule where it serves more."""
-    shortest = costs.shortest_pass
-    longest = _LONGEST * shortest + 2 * len(costs.devices) * costs.hops.max()
-    lengths = np.geomspace(shortest, longest, _PASSES)
-    lengths = np.unique(np.minimum(lengths, max_latency_s))
-    nothing = Layout({}, 0.0, {})
-    lengths, budget = lengths[lengths >= shortest * (1 - 1e-12)], Budget(time_limit_s)
-    for done, pass_s in enumerate(lengths.tolist()):
-        fleet = costs.fleet(pass_s)
-        if not fleet.devices:
+    """Yield layouts for passes of each length; those of rules are among them."""
+    longest = _LONGEST * costs.shortest_pass + 2 * len(costs.devices) * costs.hops.max()
+    latest, budget = min(longest, max_latency_s), Budget(time_limit_s)
+    lengths = np.unique(np.minimum(np.geomspace(costs.shortest_pass, longest, _PASSES), latest))
+    settled: dict[object, ServingPlan] = {}
+    best = _NOTHING
+
+    def settle(spans: Spans) -> ServingPlan:
+        nonlocal best
+        key = frozenset(spans.items())
+        if key not in settled:
+            settled[key] = _settled(costs, spans, latest)
+            best = max(best, settled[key], key=_rate)
+        return settled[key]
+
+    rounds = [(float(length), True) for length in lengths if length >= costs.shortest_s * (1 - 1e-12)]
+    rounds += [] if isinstance(costs, PoolCosts) else [(factor, False) for factor in _AROUND]
+    for done, (length, shared) in enumerate(rounds):
+        pass_s = length if shared else min(latest, length * best.latency_s)
+        fleet = costs.fleet(pass_s, shared=shared)
+        if not (fleet.devices and pass_s > 0):
             continue
-        limit_s = budget.remaining_s / (len(lengths) - done)
+        limit_s = budget.remaining_s / (len(rounds) - done)
         if isinstance(costs, PoolCosts):
-            parts, flow_of = costs.traffic.narrowed(fleet), partial(costs.traffic.join, fleet)
-            tries = [search(part, limit_s / len(parts), seed, fine=False, flow_of=flow_of) for part in parts]
-            found, bound = max(tries, key=lambda one: one[0].value, default=(nothing, ServingBound(0.0)))
-            if found.value > 0:
-                paths, pools = costs.traffic.paths(fleet, found.spans), costs.layers
-                yield ServingPlan(
-                    "feasible", found.value, bound, found.spans, found.flow, paths=paths, prompt_layers=pools
-                )
+            yield from _pooled(costs, fleet, limit_s, seed)
             continue
-        found, bound = search(fleet, limit_s, seed, fine=False)
-        rules = {name: Layout(spans, *largest_flow(fleet, spans)) for name, spans in _rules(costs, fleet).items()}
-        best = max(found, *rules.values(), key=lambda layout: layout.value)
-        if best.value > 0:
-            said, paths = {name: rule.value for name, rule in rules.items()}, _paths(fleet, best.spans, best.flow)
-            yield ServingPlan("feasible", best.value, bound, best.spans, best.flow, paths=paths, baselines=said)
+        rules = {name: settle(spans) for name, spans in _rules(costs, fleet).items()}
+        said = {name: plan.tokens_per_s for name, plan in rules.items()}
+        layout, bound = search(fleet, limit_s, seed, fine=False)
+        plans, paths = [*rules.values(), settle(layout.spans)], _paths(fleet, layout.spans, layout.flow)
+        if paths and shared:
+            plans.append(ServingPlan("feasible", layout.value, bound, layout.spans, layout.flow, paths=paths))
+        yield from (replace(plan, baselines=said) for plan in plans if plan.tokens_per_s > 0)
+
+
+def _pooled(costs: PoolCosts, fleet: Fleet, time_limit_s: float, seed: int) -> Iterator[ServingPlan]:
+    """Yield the best layout of two pools at rates that are kept to."""
+    parts, flow_of = costs.traffic.narrowed(fleet), partial(costs.traffic.join, fleet)
+    tries = [search(part, time_limit_s / len(parts), seed, fine=False, flow_of=flow_of) for part in parts]
+    for found, bound in sorted(tries, key=lambda one: one[0].value)[-1:]:
+        if found.value > 0:
+            paths = costs.traffic.paths(fleet, found.spans)
+            plan = ServingPlan("feasible", found.value, bound, found.spans, found.flow, paths=paths)
+            yield replace(plan, prompt_layers=costs.layers)
+
+
+def _settled(costs: DeviceCosts, spans: Spans, longest_s: float) -> ServingPlan:
+    """Return what spans serve in the shortest pass that their caches and batches allow; nothing where none is.
+
+    The shorter a pass, the more of them the caches take; the more a device passes, the larger its batches, and the
+    longer its share of the pass. The length at which both agree is bisected.
+    """
+    best = _NOTHING
+    low, high = costs.shortest_s, longest_s
+    pass_s = high
+    for _ in range(_SETTLINGS if spans else 0):
+        value, flow = largest_flow(costs.held(spans, pass_s), spans)
+        passed: dict[str, float] = {}
+        for (_, name), rate in flow.items():
+            passed[name] = passed.get(name, 0.0) + rate
+        paths = _paths(costs.held(spans, pass_s, passed), spans, flow)
+        if max((path.seconds for path in paths), default=math.inf) <= pass_s:
+            high = pass_s
+            if value > best.tokens_per_s:
+                best = replace(best, status="feasible", tokens_per_s=value, spans=spans, flow=flow, paths=paths)
+        elif pass_s == high:
+            break
+        else:
+            low = pass_s
+        pass_s = math.sqrt(low * high)
+    return best
 
 
 def _paths(

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from rlinit.agent.latency_selection import choose_for_latency
-from rlinit.agent.placements.agent import decode_placement
+from rlinit.agent.placements.agent import decode_placement, decoding_s
 from rlinit.arrays import IntArray
 from rlinit.budget import UNLIMITED
 from rlinit.exact.placements.split.batched import solve_split_batched
@@ -29,7 +29,7 @@ from rlinit.solving.common.incumbent import PlacementIncumbent
 from rlinit.solving.common.options import SEED_STRIDE, SolveOptions
 
 _STARTS = ("heft", "segments", "data-parallel")
-"""Heuristics of milliseconds that the search begins from, the best of them."""
+"""Heuristics of milliseconds that the search begins from, the best of them; segments where memory binds."""
 
 NOTHING_FITS = "no placement respects memory, groups, exclusions and links together"
 
@@ -42,8 +42,8 @@ _GUARANTEE_SHARE = 0.3
 _LEVELS_SHARE = 0.1
 """Of the time left, what one heuristic may take to count more and more of the sum of tensors."""
 
-_AGENT_S = 0.2
-"""Seconds below which heuristics and search are ahead of the agent, however few ops there are."""
+_AGENT_S, _AGENT_SHARE = 0.2, 0.2
+"""Seconds that have to be left, and the share of them that the agent may take: else search is ahead of it."""
 
 FIRST_MOVES = 30_000
 """Moves of the search before the first bound by linear programs: 10 to 40 ms."""
@@ -233,11 +233,13 @@ def _open(search: PlacementSearch) -> None:
 def named_start(search: PlacementSearch) -> None:
     """Phase 1: a named heuristic, a named agent, or all quick heuristics, the best of them."""
     name = search.options.agent
-    for start in _STARTS if name == "auto" else (name,) if name in PLACEMENT_HEURISTICS else ():
+    full = search.memory_binds or (search.peak is not None and search.peak.binds)
+    quick = tuple(start for start in _STARTS if full or start != "segments")
+    for start in quick if name == "auto" else (name,) if name in PLACEMENT_HEURISTICS else ():
         with search.incumbent.part(start):
             run_heuristic(search, start, alone=name != "auto")
         if search.start is None:
-            search.origin = ", ".join(_STARTS) if name == "auto" else name
+            search.origin = ", ".join(quick) if name == "auto" else name
     if search.origin == "none":
         learned(search)
 
@@ -246,9 +248,8 @@ def auto_agent(search: PlacementSearch) -> None:
     """Phase 1 by the agent that comes with the package, after the quick heuristics and where there is time for it."""
     before = search.origin
     agent = choose_for_latency(search.problem, "auto").agent
-    if agent is not None and search.incumbent.budget.remaining_s < max(
-        _AGENT_S, agent.sampling_s * search.problem.num_ops
-    ):
+    left_s = search.incumbent.budget.remaining_s
+    if agent is not None and left_s < max(_AGENT_S, decoding_s(search.problem) / _AGENT_SHARE):
         search.origin = "no agent: heuristics and search are ahead of it in so short a time"
     else:
         learned(search)
@@ -262,18 +263,10 @@ def learned(search: PlacementSearch) -> None:
         search.origin = "no agent: done before"
         return
     choice = choose_for_latency(incumbent.problem, search.options.agent)
-    samples, why = choice.samples, choice.reason
+    why = choice.reason
     if choice.agent is not None:
-        if incumbent.budget.remaining_s < choice.agent.sampling_s * incumbent.problem.num_ops:
-            samples, why = 0, f"{why}; only the greedy one, for want of time"
         with incumbent.in_phase("agent"):
-            found = decode_placement(
-                choice.agent,
-                search.searched(),
-                samples=samples,
-                seed=search.options.seed,
-                on_greedy=lambda placement: incumbent.offer(placement, "agent"),
-            )
+            found = decode_placement(choice.agent, search.searched())
             if found is not None:
                 incumbent.offer(found.placement, "agent")
                 search.origin = why

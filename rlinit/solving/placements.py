@@ -143,14 +143,15 @@ _OPENING: Strategy[PlacementSearch] = (
         "coarse schedule",
         phases.named_start,
         when=(_NO_PLAN,),
-        because="the best of three quick heuristics, a few milliseconds; ledger: 0.90 (0.76 to 1.00) on 30 problems",
+        because="the best of two or three heuristics, a few milliseconds; ledger: 0.90 (0.76 to 1.00) on 30 problems",
     ),
     Phase(
         "learned agent",
         phases.auto_agent,
         when=(_NO_PLAN, _FREE_AGENT),
-        because="over 1 s the primal integral is 35% smaller, the value 1% better; it takes 50 ms, and with 0.1 s it "
-        "is behind (benchmarks.learning.strategy latency-agent); ledger: 0.75 (0.71 to 0.78) on LU, Gauss and FFT",
+        because="over 1 s the primal integral is 30% smaller, the value 1.5% better, and half and 6% where transfers "
+        "exclude each other or block devices; with 0.1 s it is behind (benchmarks.learning.strategy latency-agent); "
+        "ledger: 0.75 (0.71 to 0.78) on LU, Gauss and FFT",
     ),
 )
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
+from rlinit.comparison.baselines import Baseline
 from rlinit.comparison.stages import stage_baselines
 from rlinit.errors import InvalidGraph
 from rlinit.exact.stages.ideals.bottleneck_search import LABEL_CAP
+from rlinit.exact.stages.ideals.node_merging import MergedProblem, merge_weightless
 from rlinit.heuristics.stages import STAGE_HEURISTICS
 from rlinit.solving import stage_phases
 from rlinit.solving.common.incumbent import for_stages
@@ -275,13 +278,22 @@ def stage_form(request: Request) -> Form[StageSearch]:
     graph, hardware, options, budget = request.graph, request.hardware, request.options, request.budget
     began = budget.elapsed_s
     lowered, start = lowered_stages(request)
-    problem = lowered.problem
+    merging = options.method == "auto" and options.objective == "pipeline"
+    joined = merge_weightless(lowered.problem) if merging else MergedProblem.whole(lowered.problem)
+    searched = replace(lowered, problem=joined.problem, node_of_op=joined.group[lowered.node_of_op])
+    incumbent = for_stages(joined.problem, budget, options.gap, request.progress)
+
+    def baselines(search: StageSearch) -> list[Baseline[StageAssignment]]:
+        value_of = partial(evaluate, lowered.problem)
+        found = stage_baselines(lowered, graph, hardware, value_of, search.incumbent.budget)
+        return [replace(one, schedule=one.schedule and joined.contract(one.schedule)) for one in found]
+
     return Form(
-        StageSearch.of(for_stages(problem, budget, options.gap, request.progress), options, start),
+        StageSearch.of(incumbent, options, start and joined.contract(start)),
         lowered.infeasible,
         checked_strategy,
-        lambda known: stage_parts(known.assignment, problem, lowered, graph, hardware),
-        lambda search: stage_baselines(lowered, graph, hardware, partial(evaluate, problem), search.incumbent.budget),
+        lambda known: stage_parts(known.assignment, joined.problem, searched, graph, hardware),
+        baselines,
         CLOSING * (budget.elapsed_s - began),
     )
 

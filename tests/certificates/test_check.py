@@ -260,6 +260,14 @@ def test_what_cannot_be_certified_is_refused_in_one_line(tmp_path: Path) -> None
         plan.certify(tmp_path / "c.json", negative, MESH)
 
 
+def test_axes_may_be_negative() -> None:
+    """What importers note of the dimensions of operands has -1 where none is meant, and no plan is refused for it."""
+    axes = dataclasses.replace(GRAPH, extras={0: {"axes": {"labels": [[0, -1], [0, -1]]}}})
+    plan = rlinit.schedule(axes, MESH, objective="latency")
+    certificate = certificate_of(plan, axes, MESH)
+    assert verdict(plan.to_dict(), axes.to_dict(), MESH.to_dict(), certificate).startswith("VERIFIED (exact)")
+
+
 def test_an_edge_that_stands_twice_is_one() -> None:
     """Its tensor is held once, by rlinit and by the checker; two tensors of one op are refused by both."""
     for label in ([], [4.0], ["p"]):

@@ -68,7 +68,7 @@ def test_shortcuts_count_the_same_sets(first: int, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("tight", [False, True])
 @pytest.mark.parametrize("objective", ["pipeline", "memory"])
-def test_weightless_ends_are_joined_and_the_optimum_stays(objective: Objective, tight: bool) -> None:
+def test_weightless_ops_are_joined_and_the_optimum_stays(objective: Objective, tight: bool) -> None:
     """Of random graphs with many ops that weigh nothing, the joined parts prove no less and no more than all ops do."""
     rng, joined = np.random.default_rng(8), 0
     for _ in range(60):

@@ -80,8 +80,9 @@ def test_the_program_of_a_chain_is_what_is_written_down_by_hand(tmp_path: Path) 
     proof = (tmp_path / "x.pbp").read_text().splitlines()
     assert proof[0] == "pseudo-Boolean proof version 3.0"
     assert proof[2] == "pbc +1 C_0 +2 C_1 >= 3 : subproof"
-    assert proof[4:6] == ["qed : -1 ;", "output NONE ;"]
-    assert proof[6].startswith("conclusion BOUNDS 3 : -1 3 : C_0 C_1 ")
+    rows = int(proof[1].split()[1])  # then come C < 3, the sum, and C >= 3
+    assert proof[4:6] == [f"qed : {rows + 2} ;", "output NONE ;"]
+    assert proof[6].startswith(f"conclusion BOUNDS 3 : {rows + 3} 3 : C_0 C_1 ")
     assert checked(tmp_path / "x.pbp").most == 3
 
 
@@ -106,10 +107,10 @@ def test_lies_planted_by_hand_are_refused() -> None:
     """Bounds raised, sums that prove less, propagation that ends, and solutions that break a row prove nothing."""
     program = "* #variable= 2 #constraint= 1\nmin: +1 aa +1 bb ;\n+1 aa +1 bb >= 1 ;\n"
     proof = (
-        "pseudo-Boolean proof version 3.0\nf {f} ;\npbc +1 aa +1 bb >= {goal} : subproof\n{step} ;\nqed : -1 ;\n"
+        "pseudo-Boolean proof version 3.0\nf {f} ;\npbc +1 aa +1 bb >= {goal} : subproof\n{step} ;\nqed : {end} ;\n"
         "output NONE ;\nconclusion BOUNDS {goal} : {row} {most} : {told} ;\nend pseudo-Boolean proof ;\n"
     )
-    sound = {"f": 1, "goal": 1, "step": "pol 1 1 * 2 1 * +", "row": -1, "most": 1, "told": "aa ~bb"}
+    sound = {"f": 1, "goal": 1, "step": "pol 1 1 * 2 1 * +", "end": 3, "row": 4, "most": 1, "told": "aa ~bb"}
     assert veripb_checker.check(program, proof.format(**sound)).least == 1
     for lie in (
         {"f": 2},
@@ -120,6 +121,10 @@ def test_lies_planted_by_hand_are_refused() -> None:
         {"step": "pol 1 1 * 3 1 * +"},
         {"step": "rup >= 1 : 1"},
         {"step": "rup +1 aa >= 1 : ~ 1"},
+        {"step": "pol 1 1 * 2 1 *\n+"},
+        {"end": -1},  # the page allows it, CakePB refuses it
+        {"end": 4},
+        {"row": -1},
         {"row": 3},
         {"row": 0},
         {"most": 0},
@@ -131,12 +136,13 @@ def test_lies_planted_by_hand_are_refused() -> None:
             veripb_checker.check(program, proof.format(**sound | lie))
 
 
-def test_rows_are_normal_and_propagate_as_the_page_says() -> None:
+def test_rows_are_normal_and_propagate_in_turn() -> None:
     """Coefficients are positive over literals; a row whose other terms do not suffice forces a literal."""
     assert normal([(-2, "aa"), (3, "~bb"), (1, "bb")], 1) == Row({"~aa": 2, "~bb": 2}, 2)
-    clauses = [normal([(1, "aa"), (1, "bb")], 1), normal([(1, "~aa")], 1), normal([(2, "~bb"), (1, "cc")], 2)]
+    clauses = [normal([(1, "~aa")], 1), normal([(1, "aa"), (1, "bb")], 1), normal([(2, "~bb"), (1, "cc")], 2)]
     assert refutes(clauses)
     assert not refutes(clauses[1:])
+    assert not refutes([clauses[1], clauses[0], clauses[2]])
 
 
 @pytest.mark.parametrize("objective", ["pipeline", "memory", "latency"])

@@ -98,22 +98,24 @@ def test_mutated_proofs_prove_nothing_false(objective: str, tmp_path: Path) -> N
 
 def test_lies_planted_by_hand_are_refused() -> None:
     """Bounds raised, assumptions left open, gaps in a split, wrong signs and fractions rounded prove nothing."""
-    head = "VER 1.0 VAR 2 x y INT 1 0 OBJ min 1 0 1 CON 2 1 low G 0 1 0 1 row G 1/2 1 0 1"
+    head = "VER 1.0\nVAR 2 x y INT 1 0 OBJ min 1 0 1 CON 2 1 low G 0 1 0 1 row G 1/2 1 0 1"
     cases = {  # where viprchk is stricter than the specification, so is this
-        "RTP range 0.5 inf SOL 0 DER 1 a G 1/2 OBJ { lin 1 1 1 } -1": False,
-        "RTP range 1/2 inf SOL 0 DER 1 a G 2/4 OBJ { lin 1 1 1 } -1": False,
-        "RTP range 1/2 inf SOL 0 DER 2 a G 0 1 0 1 { lin 1 0 1 } -1 b G 1/2 OBJ { lin 1 1 1 } -1": False,
-        "RTP range 1/2 inf SOL 0 DER 2 a G 0 1 0 1 { lin 1 0 1 } -1\nb G 1/2 OBJ { lin 1 1 1 } -1": True,
-        "RTP range 1/2 inf SOL 0 DER 1 a G 1/2 OBJ { lin 1 1 1 } -1": True,
-        "RTP range 1 inf SOL 0 DER 1 a G 1 OBJ { rnd 1 1 1 } -1": True,
-        "RTP range 1/2 inf SOL 0 DER 1 a G 1/2 1 0 1 { lin 1 1 1 } -1": False,  # as coefficients, viprchk refuses it
-        "RTP range 1 inf SOL 0 DER 1 a G 1 OBJ { lin 1 1 1 } -1": False,
-        "RTP range 1 inf SOL 0 DER 1 a G 1 OBJ { asm } -1": False,
-        "RTP range 1/2 inf SOL 0 DER 1 a G 1/2 OBJ { lin 1 1 -1 } -1": False,
-        "RTP range 1/2 inf SOL 0 DER 1 a G 1/2 OBJ { lin 1 2 1 } -1": False,
-        "RTP range 1 inf SOL 0 DER 1 a G 1 OBJ { rnd 1 1 1/2 } -1": False,
+        "RTP range 0.5 inf SOL 0\nDER 1\na G 1/2 OBJ { lin 1 1 1 } -1": False,
+        "RTP range 1/2 inf SOL 0\nDER 1\na G 2/4 OBJ { lin 1 1 1 } -1": False,
+        "RTP range 1/2 inf SOL 0\nDER 2\na G 0 1 0 1 { lin 1 0 1 } -1 b G 1/2 OBJ { lin 1 1 1 } -1": False,
+        "RTP range 1/2 inf SOL 0\nDER 2\na G 0 1 0 1 { lin 1 0 1 } -1\nb G 1/2 OBJ { lin 1 1 1 } -1": True,
+        "RTP range 1/2 inf SOL 0\nDER 1\na G 1/2 OBJ { lin 1 1 1 } -1": True,
+        "RTP range 1/2 inf SOL 0\nDER 1\na G 1/2 OBJ\n{ lin 1 1 1 } -1": False,
+        "RTP range 1/2 inf SOL 0\nDER 1\na G 1/2 OBJ { lin 1 1 1 } 0": False,
+        "RTP range 1 inf SOL 0\nDER 1\na G 1 OBJ { rnd 1 1 1 } -1": True,
+        "RTP range 1/2 inf SOL 0\nDER 1\na G 1/2 1 0 1 { lin 1 1 1 } -1": False,  # as coefficients, viprchk refuses it
+        "RTP range 1 inf SOL 0\nDER 1\na G 1 OBJ { lin 1 1 1 } -1": False,
+        "RTP range 1 inf SOL 0\nDER 1\na G 1 OBJ { asm } -1": False,
+        "RTP range 1/2 inf SOL 0\nDER 1\na G 1/2 OBJ { lin 1 1 -1 } -1": False,
+        "RTP range 1/2 inf SOL 0\nDER 1\na G 1/2 OBJ { lin 1 2 1 } -1": False,
+        "RTP range 1 inf SOL 0\nDER 1\na G 1 OBJ { rnd 1 1 1/2 } -1": False,
     }
-    split = "RTP range 1 inf SOL 0 DER 4 a L {0} 1 {2} 1 {{ asm }} -1\nb G 0 0 {{ lin 2 1 1 2 -1 }} -1\n"
+    split = "RTP range 1 inf SOL 0\nDER 4\na L {0} 1 {2} 1 {{ asm }} -1\nb G 0 0 {{ lin 2 1 1 2 -1 }} -1\n"
     split += "c G {1} 1 {2} 1 {{ asm }} -1\nd G 1 OBJ {{ uns 3 2 4 4 }} -1"
     cases |= {split.format(*numbers): False for numbers in ((0, 2, 0), (0, 1, 1), (1, 2, 0))}
     for tail, sound in cases.items():

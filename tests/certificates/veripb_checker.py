@@ -3,6 +3,9 @@
 Source: https://veripb.org/overview.html. Of rules there are ``f``, ``pol`` with ``*`` and ``+``, ``rup`` with hints,
 ``pbc`` with a subproof of these, ``output NONE`` and ``conclusion BOUNDS``; of programs ``min:``, ``>=`` and ``=``.
 All else is refused. Rows are kept as the page has them: positive coefficients of literals, at least a degree.
+
+CakePB, which is formally verified, reads less than the page says, and so does this: each step is a line; no number of
+a row is below 0; hints propagate once each, in turn, and the last one ends in a conflict.
 """
 
 from __future__ import annotations
@@ -63,18 +66,12 @@ def negated(row: Row) -> Row:
 
 
 def refutes(rows: list[Row]) -> bool:
-    """Return whether propagation over rows, from no assumption, ends where one cannot hold."""
-    true: set[str] = set()
-    while True:
-        found = set(true)
-        for row in rows:
-            spare = sum(amount for literal, amount in row.terms.items() if _no(literal) not in found) - row.degree
-            if spare < 0:
-                return True
-            found |= {x for x, amount in row.terms.items() if amount > spare and _no(x) not in found}
-        if found == true:
-            return False
-        true = found
+    """Return whether propagation over rows, once each and in turn, ends with one that cannot hold."""
+    true, spare = set[str](), 0
+    for row in rows:
+        spare = sum(amount for literal, amount in row.terms.items() if _no(literal) not in true) - row.degree
+        true |= {x for x, amount in row.terms.items() if amount > spare and _no(x) not in true}
+    return spare < 0
 
 
 class Words:
@@ -125,6 +122,9 @@ def check(program: str, proof: str) -> Checked:
         A step does not hold, the bounds are not proven, or a file has another form.
     """
     head = re.match(r"\* #variable= ([0-9]+) #constraint= ([0-9]+)\n", program)
+    lines = [line for line in [*program.split("\n"), *proof.split("\n")[1:]] if line[:1] not in ("", "*")]
+    if not all(re.fullmatch("(?!pbc )[^;]*;|pbc [^;]*: subproof", line) for line in lines):
+        raise Refused("a step is not on a line of its own")
     words = Words(program, "*")
     words.word("min:")
     cost = words.sum(";")
@@ -139,11 +139,14 @@ def check(program: str, proof: str) -> Checked:
     names = {literal.removeprefix("~") for row in [normal(cost, 0), *rows] for literal in row.terms}
     if head is None or (len(names), count) != tuple(map(int, head.groups())):
         raise Refused("the program has another size than it says")
-    known, words = list(rows), Words(proof, "%")
-    for each in ("pseudo-Boolean", "proof", "version", "3.0", "f", str(len(rows)), ";"):
-        words.word(each)
+    known, last, words = dict(enumerate(rows, 1)), len(rows), Words(proof, "%")
+    if not proof.startswith(f"pseudo-Boolean proof version 3.0\nf {len(rows)} ;\n"):
+        raise Refused("the proof begins otherwise")
+    while words.word() != ";":
+        pass
     while words.peek() != "output":
-        known.append(_step(words, known, deeper=True))
+        last, row = _step(words, known, last, deeper=True)
+        known[last] = row
     for each in ("output", "NONE", ";", "conclusion", "BOUNDS"):
         words.word(each)
     least = words.number()
@@ -167,19 +170,18 @@ def check(program: str, proof: str) -> Checked:
     return Checked(names, dict((literal, amount) for amount, literal in cost), rows, least, most)
 
 
-def _row(words: Words, known: list[Row]) -> Row:
-    """Return the row of the number that is next, counted back from the end where it is negative."""
-    number = words.number()
-    if not number or not -len(known) <= number <= len(known):
+def _row(words: Words, known: dict[int, Row]) -> Row:
+    """Return the row of the number that is next."""
+    if (number := words.number()) not in known:
         raise Refused(f"there is no row {number}")
-    return known[number - (number > 0)]
+    return known[number]
 
 
-def _step(words: Words, known: list[Row], deeper: bool) -> Row:
-    """Return the row of one step."""
+def _step(words: Words, known: dict[int, Row], last: int, deeper: bool) -> tuple[int, Row]:
+    """Return the number and the row of one step, after the last number."""
     kind = words.word("pol", "rup", *(["pbc"] if deeper else []))
     if kind == "pol":
-        return _sum(words, known)
+        return last + 1, _sum(words, known)
     row = normal(words.sum(">="), (words.word(">="), words.number())[1])
     words.word(":")
     if kind == "rup":
@@ -189,20 +191,21 @@ def _step(words: Words, known: list[Row], deeper: bool) -> Row:
         words.word(";")
         if not refutes(used):
             raise Refused("propagation does not refute the opposite")
-        return row
+        return last + 1, row
     words.word("subproof")
-    inside = [*known, negated(row)]
+    inside = known | {(last := last + 1): negated(row)}
     while words.peek() != "qed":
-        inside.append(_step(words, inside, deeper=False))
+        last, found = _step(words, inside, last, deeper=False)
+        inside[last] = found
     for each in ("qed", ":"):
         words.word(each)
     if not refutes([_row(words, inside)]):
         raise Refused("a subproof ends without a contradiction")
     words.word(";")
-    return row
+    return last + 1, row
 
 
-def _sum(words: Words, known: list[Row]) -> Row:
+def _sum(words: Words, known: dict[int, Row]) -> Row:
     """Return what a sequence of operations leaves."""
     stack = list[Row]()
     while (word := words.peek()) != ";":

@@ -1,12 +1,13 @@
 """A checker of VIPR's format 1.0, written from its specification in exact fractions, apart from the writer.
 
-viprchk 1.1 is stricter than the specification in some points, and so is this; each is named here by the sentence of
-the specification that allows more, and stands in the page on certificates.
+viprchk 1.1 and cake_vipr are stricter than the specification in some points, and so is this; each is named here by the
+sentence of the specification that allows more, and stands in the page on certificates.
 
 comment     "Each comment line must begin with the character %": the sign is a word of its own
 number      "Values are rational numbers expressed as finite decimals or fractions": a whole number, or a fraction in
             lowest terms, for numbers are compared as they are written
-derivation  "constraint reason index": each is a line, of which the rest is skipped
+derivation  "constraint reason index": each is a line, as are "VER 1.0" and "DER" with its number; the sense of a sum is
+            that of its rows; the index is -1, for a row is forgotten where it is 0 or more
 objective   "or the keyword OBJ": the derivation that proves the bound must be written with the keyword
 """
 
@@ -56,11 +57,13 @@ class Reader:
             lines.pop(0)
         self.words = [word for line in lines for word in [*line.split(), "\n"]]
         self.at = 0
+        self.by_lines = False
 
     def end(self) -> None:
         """Go on behind the end of a line, which must be here."""
         if self.words[self.at : self.at + 1] != ["\n"]:
-            raise Refused("a derivation is not on a line of its own")
+            raise Refused("what must be on a line of its own is not")
+        self.at += 1
 
     def over(self) -> bool:
         """Return whether there are no more words."""
@@ -68,7 +71,7 @@ class Reader:
 
     def word(self, *expected: str) -> str:
         """Return the next word, which must be one of those expected."""
-        while self.words[self.at : self.at + 1] == ["\n"]:
+        while not self.by_lines and self.words[self.at : self.at + 1] == ["\n"]:
             self.at += 1
         found = self.words[self.at] if self.at < len(self.words) else ""
         self.at += 1
@@ -126,6 +129,7 @@ def check(text: str) -> Problem:
     reader = Reader(text)
     reader.word("VER")
     reader.word("1.0")
+    reader.end()
     reader.word("VAR")
     names = [reader.word() for _ in range(reader.whole(10**9))]
     n = len(names)
@@ -152,13 +156,16 @@ def check(text: str) -> Problem:
             raise Refused("the solution is not what the range says")
     elif most != "inf":
         raise Refused("the range has an end without a solution")
+    reader.end()
+    reader.by_lines = True
     reader.word("DER")
     last = reader.whole(10**9) - 1
+    reader.end()
     for at in range(last + 1):
         said = _constraint(reader, n, cost, at == last)
         rests = _derive(reader, said, known, whole)
         known.append(said._replace(rests=rests))
-        reader.whole(10**9, -1)
+        reader.word("-1")
         reader.end()
     if not reader.over():
         raise Refused("there is more than the file says")
@@ -194,8 +201,7 @@ def _derive(reader: Reader, said: Constraint, known: list[Constraint], whole: se
     rests = frozenset({place})
     if kind in ("lin", "rnd"):
         weights = reader.pairs(place)
-        signs = {known[at].sense * (1 if weight > 0 else -1) for at, weight in weights.items()} - {0}
-        if len(signs) > 1:
+        if {known[at].sense * (1 if weight > 0 else -1) for at, weight in weights.items()} - {0, said.sense}:
             raise Refused("multipliers have signs that do not fit together")
         row: dict[int, Fraction] = {}
         for at, weight in weights.items():
@@ -203,7 +209,7 @@ def _derive(reader: Reader, said: Constraint, known: list[Constraint], whole: se
                 row[j] = row.get(j, Fraction(0)) + weight * amount
         side = sum((weight * known[at].side for at, weight in weights.items()), Fraction(0))
         row = {j: amount for j, amount in row.items() if amount}
-        found = Constraint(signs.pop() if signs else 0, side, row)
+        found = Constraint(said.sense, side, row)
         if kind == "rnd":
             if not set(row) <= whole or any(amount.denominator > 1 for amount in row.values()) or not found.sense:
                 raise Refused("a row that cannot be rounded")

@@ -138,12 +138,16 @@ def test_rates_that_are_kept_to_are_below_those_that_none_exceeds() -> None:
         assert bound >= coverage_bound(most).tokens_per_s * (1 - 1e-3)
 
 
-def test_a_plan_is_never_below_a_rule_and_says_what_passes_where() -> None:
-    """Pools make up the plan; paths make up the flow, which keeps to every device and link."""
+def for_two_pools() -> Hardware:
+    """Return devices of which some compute fast and others read memory fast."""
     reads, makes = Device("d", "gpu", 4e9, 0.0, 2e14, 1e11), Device("d", "gpu", 4e9, 0.0, 2e12, 1e12)
     devices = [replace(makes if at % 2 else reads, name=f"d{at}") for at in range(5)]
-    hardware = Hardware.mesh(devices, 3e9, latency_s=1e-5)
-    plan = llm.plan(MODEL, hardware, objective="requests", requests=MIX)
+    return Hardware.mesh(devices, 3e9, latency_s=1e-5)
+
+
+def test_a_plan_is_never_below_a_rule_and_says_what_passes_where() -> None:
+    """Pools make up the plan; paths make up the flow, which keeps to every device and link."""
+    plan = llm.plan(MODEL, for_two_pools(), objective="requests", requests=MIX)
     assert plan.tokens_per_s == max(plan.baselines.values())
     assert len(plan.baselines) == 7
     assert plan.tokens_per_s <= plan.bound == max(plan.bounds.values())
@@ -200,7 +204,8 @@ def test_a_plan_from_the_command_line_is_verified(tmp_path: Path, capsys: pytest
     """The table names the pools; flow and bound are checked in exact fractions."""
     config, out = tmp_path / "config.json", tmp_path / "layout.json"
     config.write_text(json.dumps(CONFIG), encoding="utf-8")
-    call = ["llm", str(config), "--hw", "2xl4+2xt4", "--objective", "requests", "--requests"]
+    for_two_pools().save(tmp_path / "hardware.json")
+    call = ["llm", str(config), "--hw", str(tmp_path / "hardware.json"), "--objective", "requests", "--requests"]
     assert main([*call, "500:100:3", "1500:20:1", "--out", str(out)]) == 0
     said = capsys.readouterr().out
     assert "requests a second; bound" in said
@@ -208,5 +213,21 @@ def test_a_plan_from_the_command_line_is_verified(tmp_path: Path, capsys: pytest
     assert "one pool for both: " in said
     assert main(["verify", str(out), str(tmp_path / "layout.rates.json")]) == 0
     assert "VERIFIED (exact) serving" in capsys.readouterr().out
+    rates = tmp_path / "layout.rates.json"
+    plan, fleet = json.loads(out.read_text()), json.loads(rates.read_text())
+    reads, makes = (next(d for d in plan["paths"][0]["devices"] if plan["spans"][d][0] == at) for at in (0, LAYERS))
+    link = next(row for row in fleet["caches"]["links"] if (row["from"], row["to"]) == (reads, makes))
+    for row, key, value, said in (
+        (link, "bytes_per_s", 1.0, f"caches from {reads} to {makes} are more than the link carries"),
+        (plan["paths"][0], "tokens_per_s", 1.0, "what paths send over a link"),
+        (plan, "prompt_layers", 0, "the plan's pools are not those of the fleet"),
+        (fleet["caches"], "cache_bytes", ["1"] * LAYERS, "has no size"),
+    ):
+        kept, row[key] = row[key], value
+        out.write_text(json.dumps(plan))
+        rates.write_text(json.dumps(fleet))
+        assert main(["verify", str(out), str(rates)]) == 1
+        assert said in capsys.readouterr().out.replace("\n", " ")
+        row[key] = kept
     assert main([*call, "500:100"]) == 2
     assert "--requests '500:100': expected PROMPT:ANSWER:SHARE" in capsys.readouterr().err

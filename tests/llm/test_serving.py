@@ -99,6 +99,34 @@ def test_bounds_are_bounds_and_plans_are_layouts(seed: int, scale: float, by_fir
     assert checked(plan, fleet).startswith("VERIFIED (exact)")
 
 
+@given(st.integers(0, 2**31), st.booleans(), st.integers(1, LAYERS - 1))
+def test_halves_are_parts_of_layouts(seed: int, by_first: bool, cut: int) -> None:
+    """On either side of a cut a device passes no more than of the same layers in the whole."""
+    fleet = fleet_of(seed, by_first=by_first)
+    everyone = list(range(len(fleet.devices)))
+    for ahead in (True, False):
+        half = fleet.half(everyone, cut, 2.0, ahead)
+        assert half.layers == (cut if ahead else LAYERS - cut)
+        assert all(rate == 2.0 for (start, _), rate in half.links.items() if start == "source")
+        for at, name in enumerate(half.devices):
+            one = fleet.devices.index(name)
+            for start, end in product(range(half.layers + 1), repeat=2):
+                if start < end:
+                    whole = fleet.rate(one, *((cut - end, cut - start) if ahead else (cut + start, cut + end)))
+                    assert half.rate(at, start, end) <= whole
+                    assert by_first or half.rate(at, start, end) == whole
+
+
+def test_one_network_goes_on_where_another_one_ends() -> None:
+    """Devices that pass much of few layers serve most in one row, over slow links between as many as that takes."""
+    row = np.array([0.0, 12.0, 12.0, 1.0, 1.0])
+    names = tuple(f"{network}{at}" for network in "ab" for at in range(2))
+    links = {("source", name): 99.0 for name in names} | {(name, "sink"): 99.0 for name in names}
+    links |= {(a, b): 99.0 if a[0] == b[0] else 6.0 for a, b in product(names, names) if a != b}
+    plan = serve(Fleet(4, names, np.array([row] * 4), links, partial=False), time_limit_s=1.0)
+    assert (plan.status, plan.tokens_per_s) == ("optimal", 24.0)
+
+
 def test_a_flow_is_what_networkx_says() -> None:
     """Two devices side by side before one that both feed."""
     row = np.array([0.0, 10.0, 4.0])

@@ -74,14 +74,20 @@ def test_no_chain_of_any_batches_serves_more_than_the_bound(costs: DeviceCosts, 
 
 
 def test_a_plan_keeps_to_memory_and_says_how_long_a_token_takes(costs: DeviceCosts, best: llm.ServingPlan) -> None:
-    """Paths make up the flow, and the cache of what is under way fits on every device."""
+    """Paths make up the flow; the cache of what is under way, and a batch that takes no longer, fit on every device."""
     assert best.status in ("optimal", "feasible")
-    assert sum(path.tokens_per_s for path in best.paths) == pytest.approx(best.tokens_per_s)
-    names = [device.name for device in costs.hardware.devices]
-    for name, (start, end) in best.spans.items():
-        under_way = sum(path.tokens_per_s * path.seconds for path in best.paths if name in path.devices)
-        assert under_way <= costs.sequences[names.index(name), start, end - start] * (1 + 1e-9)
-    assert all(math.isclose(sum(row.values()), 1.0) for row in best.weights.values())
+    for plan in (best, *llm.frontier(MODEL, unlike())):
+        assert sum(path.tokens_per_s for path in plan.paths) == pytest.approx(plan.tokens_per_s)
+        for name, (start, end) in plan.spans.items():
+            at, held = costs.names.index(name), end - start
+            mine = [path for path in plan.paths if name in path.devices]
+            under_way = sum(path.tokens_per_s * path.seconds for path in mine)
+            assert under_way <= costs.sequences[at, start, held] * (1 + 1e-9)
+            passed = sum(path.tokens_per_s for path in mine)
+            times = costs.seconds[costs._kinds[1][at], :, start, held]
+            enough = times[np.array(costs.batches) / times >= passed * (1 - 1e-9)]
+            assert all(enough.min() <= path.seconds * (1 + 1e-9) for path in mine)
+        assert all(math.isclose(sum(row.values()), 1.0) for row in plan.weights.values())
 
 
 def test_no_rule_is_better(best: llm.ServingPlan) -> None:
@@ -93,6 +99,7 @@ def test_no_rule_is_better(best: llm.ServingPlan) -> None:
 def test_a_limit_on_the_pass_is_kept() -> None:
     """Rates fall with it; where it is too short, nothing serves."""
     front = llm.frontier(MODEL, unlike())
+    assert all(plan.tokens_per_s <= plan.bound for plan in front)
     rates, seconds = zip(*((plan.tokens_per_s, plan.latency_s) for plan in front), strict=True)
     assert list(rates) == sorted(rates)
     assert list(seconds) == sorted(seconds)

@@ -26,6 +26,7 @@ from rlinit.agent.placements.features import (
     PAIR_FEATURES,
     late_weights,
     observe,
+    under_rule,
 )
 from rlinit.agent.placements.log_prob import choice_lists, log_probabilities
 from rlinit.arrays import FloatArray
@@ -70,9 +71,11 @@ class PlacementTaskParams:
     layers: int = 4
     """Rounds of message passing."""
     other_devices: float = 0.15
-    """Share of problems that are networks on two to five devices of random speeds."""
+    """Share of problems that are networks on 2 to 64 devices of random speeds."""
     layered: float = 0.1
-    """Share of problems that are layered graphs with random costs."""
+    """Share of problems that are layered graphs with random costs, on 2 to 64 devices."""
+    shared_links: float = 0.0
+    """Share of problems whose transfers exclude each other or block devices."""
     horizon: int = 36
     """Ops after a choice in which its consequences are looked for; 0: the whole makespan counts for every choice."""
 
@@ -137,11 +140,11 @@ class PlacementTask:
     """See `rlinit.train.tasks.protocol.Task`."""
 
     params_class: ClassVar[type] = PlacementTaskParams
-    selection: ClassVar[tuple[str, ...]] = ("rwnn-10x32",)
+    selection: ClassVar[tuple[str, ...]] = ("rwnn-10x32", "layered-60", "layered-110, shared links")
 
     def __init__(self, params: PlacementTaskParams) -> None:
         self.params = params
-        self.mix = ProblemMix(params.other_devices, params.layered)
+        self.mix = ProblemMix(params.other_devices, params.layered, params.shared_links)
 
     def generate(self, seed: int, size: int, count: int) -> PlacementBatch:
         """Return problems; their references are HEFT's.
@@ -167,6 +170,9 @@ class PlacementTask:
         sets = {
             "rwnn-10x32": PlacementBatch.of(networks),
             "layered-60": PlacementBatch.of([layered_problem(rng, 60) for _ in range(4 if small else 16)]),
+            "layered-110, shared links": PlacementBatch.of(
+                random_problems(rng, 110, 4 if small else 16, ProblemMix(0.0, 1.0, 1.0))
+            ),
             "imagenet": PlacementBatch.of(real_problems(_REAL_MODELS[: 1 if small else None])),
         }
         tiny = [layered_problem(rng, _TINY) for _ in range(4 if small else 16)]
@@ -211,7 +217,7 @@ class PlacementTask:
         key, pair = (x.detach().double().cpu().numpy() for x in outputs)
         rng = np.random.default_rng(seed)
         policy = Policy(key, np.ascontiguousarray(pair[:, 0]), late_weights(pair[:, 1]))
-        trace = play(batch.arrays, policy, 0.0 if greedy else 1.0, samples, rng)
+        trace = _under_rules(batch, play(batch.arrays, policy, 0.0 if greedy else 1.0, samples, rng))
         return PlacementPlayed(trace, *_rewarded(batch, trace))
 
     def choices(
@@ -239,6 +245,16 @@ class PlacementTask:
         """
         config = dataclasses.asdict(network.config)
         save_checkpoint(path, network.arrays(), Card("oneshot", "latency", config, card["training"], card["quality"]))
+
+
+def _under_rules(batch: PlacementBatch, trace: RolloutTrace) -> RolloutTrace:
+    """Return what was played with starts and makespans under each problem's rule of transfers."""
+    value, start = trace.value.copy(), trace.start.copy()
+    for g, problem in enumerate(batch.problems):
+        mine = slice(int(batch.arrays.ptr[g]), int(batch.arrays.ptr[g + 1]))
+        for s in np.flatnonzero(np.isfinite(trace.value[:, g])):
+            start[s, mine], value[s, g] = under_rule(problem, trace.device[s, mine], start[s, mine], value[s, g])
+    return trace._replace(value=value, start=start)
 
 
 def _rewarded(batch: PlacementBatch, trace: RolloutTrace) -> tuple[FloatArray, FloatArray]:

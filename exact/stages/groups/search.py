@@ -102,7 +102,7 @@ def prefixes_of(problem: GroupProblem, order: IntArray | None = None) -> Ideals:
         (n,) its nodes, none before a predecessor; None for the natural one.
     """
     order = problem.structure.order if order is None else order
-    whole = MergedProblem(problem.structure, np.arange(len(order), dtype=np.int64))
+    whole = MergedProblem.whole(problem.structure)
     return Ideals(whole, np.arange(-1, len(order), dtype=np.int64), np.append(np.int64(-1), order))
 
 

@@ -21,6 +21,9 @@ from rlinit.kernels.compiled import njit
 from rlinit.kernels.stages.arrays import Precedence
 from rlinit.stages.problem import StageProblem
 
+_FEW = 1_000
+"""Ideals up to which merging takes longer than it saves: they are there in a fraction of a millisecond."""
+
 _FIRST_TRY, _FACTOR = 4_000, 8
 """Ideals under a time limit: so many at first, then this many times as many; failed tries add a seventh to the work."""
 
@@ -75,7 +78,7 @@ def enumerate_ideals(
 ) -> Ideals | None:
     """Return the ideals that an optimal assignment needs, or None where there are more than `cap`.
 
-    Weightless ends of the graph are merged into their neighbours before (`merge_weightless`).
+    Where they are many, weightless nodes are merged into their neighbours before (`merge_weightless`).
 
     Parameters
     ----------
@@ -101,8 +104,8 @@ def enumerate_ideals(
     """
     budget = budget or Budget()
     each = _BYTES + problem.num_nodes / 2
-    whole = MergedProblem(problem, np.arange(problem.num_nodes, dtype=np.int64))
-    merged = merge_weightless(problem) if merge else whole
+    easy = not merge or count_ideals(problem, _FEW) <= _FEW
+    merged = MergedProblem.whole(problem) if easy else merge_weightless(problem)
     tried = min(cap, _FIRST_TRY) if budget.remaining_s < np.inf else int(min(cap, max(memory_left() / each, 1)))
     while True:
         began = budget.elapsed_s

@@ -94,7 +94,7 @@ def slice_training_order(
         When to stop.
     """
     n = len(order)
-    whole = MergedProblem(training.problem, np.arange(n, dtype=np.int64))
+    whole = MergedProblem.whole(training.problem)
     ideals = Ideals(whole, np.arange(-1, n, dtype=np.int64), np.append(np.int64(-1), order))
     found = _solve(training, ideals, lower, upper, budget, None)
     return None if found is None else found.assignment

@@ -49,6 +49,39 @@ def mean_max(x: Floats, indptr: IntArray, index: IntArray) -> tuple[Floats, Floa
 
 
 @njit(cache=True, nogil=True)
+def read_states(
+    x: Floats, pred_indptr: IntArray, pred: IntArray, succ_indptr: IntArray, succ: IntArray, joined: Floats
+) -> None:
+    """Write what each node reads: its own state, then mean and maximum of its predecessors' and of its successors'.
+
+    Parameters
+    ----------
+    x
+        (N, h) whole numbers; means are rounded to such.
+    pred_indptr, pred, succ_indptr, succ
+        Neighbours, as for `mean_max`.
+    joined
+        (N, 5 * h) to be filled; zeros stand for neighbours that there are not.
+    """
+    n, width = x.shape
+    for v in range(n):
+        joined[v, :width] = x[v]
+        for side in range(2):
+            indptr, index = (pred_indptr, pred) if side == 0 else (succ_indptr, succ)
+            first, last = indptr[v], indptr[v + 1]
+            mean = joined[v, (1 + 2 * side) * width : (2 + 2 * side) * width]
+            most = joined[v, (2 + 2 * side) * width : (3 + 2 * side) * width]
+            for c in range(width):
+                mean[c] = most[c] = x[index[first], c] if first < last else 0.0
+            for e in range(first + 1, last):
+                for c in range(width):
+                    mean[c] += x[index[e], c]
+                    most[c] = max(most[c], x[index[e], c])
+            for c in range(width):
+                mean[c] = np.rint(mean[c] / max(1, last - first))
+
+
+@njit(cache=True, nogil=True)
 def mean_max_gradient(
     mean_grad: Floats, most_grad: Floats, where: NDArray[np.int32], indptr: IntArray, index: IntArray
 ) -> Floats:

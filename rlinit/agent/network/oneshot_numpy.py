@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from rlinit.agent.network.config import OneShotConfig
 from rlinit.agent.network.graph_features import GraphFeatures
-from rlinit.agent.network.message_passing import mean_max
+from rlinit.agent.network.message_passing import read_states
 from rlinit.arrays import FloatArray, Floats
 from rlinit.errors import CheckpointError
+from rlinit.kernels.compiled import njit
 
 GRID = 1e-6
 """Keys and scores are multiples of this."""
@@ -149,12 +150,25 @@ class OneShotWeights:
         x
             (n, h) inputs; rows are normalised.
         """
-        y: Floats = x - x.mean(axis=1, keepdims=True, dtype=np.float64).astype(np.float32)
-        variance = np.einsum("ij,ij->i", y, y, dtype=np.float64) / x.shape[1]
-        y /= np.sqrt(variance + _NORM_EPSILON).astype(np.float32)[:, None]
-        y *= self._vectors[f"{name}.weight"]
-        y += self._vectors[f"{name}.bias"]
+        y = np.empty(x.shape, np.float32)
+        _normalise(x, self._vectors[f"{name}.weight"], self._vectors[f"{name}.bias"], y)
         return y
+
+
+@njit(cache=True, nogil=True)
+def _normalise(x: Floats, weight: Floats, bias: Floats, y: Floats) -> None:
+    """Write the LayerNorm of the rows of x (n, h)."""
+    n, width = x.shape
+    for v in range(n):
+        total, square = 0.0, 0.0
+        for c in range(width):
+            total += np.float64(x[v, c])
+        mean = total / width
+        for c in range(width):
+            square += (np.float64(x[v, c]) - mean) ** 2
+        share = np.float32(1.0 / np.sqrt(square / width + _NORM_EPSILON))
+        for c in range(width):
+            y[v, c] = (x[v, c] - np.float32(mean)) * share * weight[c] + bias[c]
 
 
 def weight_shapes(config: OneShotConfig) -> dict[str, tuple[int, ...]]:
@@ -222,14 +236,7 @@ def _node_states(weights: OneShotWeights, features: GraphFeatures) -> Floats:
     for i in range(weights.config.layers):
         name = f"encoder.layers.{i}"
         x, step = weights.whole(f"{name}.read", weights.norm(f"{name}.norm", h))
-        joined[:, :width] = x
-        for first, indptr, index in (
-            (1, features.pred_indptr, features.pred),
-            (3, features.succ_indptr, features.succ),
-        ):
-            mean, most, _ = mean_max(x, indptr, index)
-            np.rint(mean, out=joined[:, first * width : (first + 1) * width])
-            joined[:, (first + 1) * width : (first + 2) * width] = most
+        read_states(x, features.pred_indptr, features.pred, features.succ_indptr, features.succ, joined)
         read = weights.product(f"{name}.read", joined, step)
         mean_all = np.add.reduceat(x, features.ptr[:-1], axis=0, dtype=np.float64) * float(step) / size
         read += weights.linear(f"{name}.context", mean_all)[graph]

@@ -1,11 +1,9 @@
-"""From the latency agent's logits to a placement: greedy first, then samples; the best is kept."""
+"""From the latency agent's logits to a placement: greedy, and looking ahead; the better is kept."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 
@@ -21,25 +19,17 @@ from rlinit.agent.placements.features import (
     observe,
 )
 from rlinit.agent.placements.lookahead import play_ahead
-from rlinit.agent.placements.population import play_population
-from rlinit.arrays import FloatArray, IntArray
 from rlinit.errors import CheckpointError, RlinitError
 from rlinit.kernels.placements.rollout_arrays import Policy
 from rlinit.kernels.placements.rollouts import play
 from rlinit.placements.problem import Placement, PlacementProblem
-from rlinit.placements.timeline import makespan, placement_of
+from rlinit.placements.timeline import MODES, makespan, placement_of
 
-_TEMPERATURE = 2.0
-"""Divides the logits of draws."""
-
-_STEPS, _RIVALS, _LATE = 16, 3, 1.0
+_STEPS, _RIVALS, _LATE = 16, 2, 1.0
 """Of the greedy placement: ops ahead, ready ops compared, and typical ops by which a device tried may be later."""
 
-_SURVIVORS = 4
-"""One in so many members of a population survives a cull."""
-
-_EVERY, _MOST_CULLS = 6, 100
-"""Ops from cull to cull at least, and culls at most."""
+_OP_S, _PAIR_S = 2e-5, 1.2e-5
+"""Seconds of the processor an op, and a pair of op and device, to observe, infer and look ahead, about."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,14 +68,7 @@ class LatencyAgent:
     ------
     CheckpointError
         The checkpoint is of another architecture, or was trained on other features.
-
-    Attributes
-    ----------
-    sampling_s
-        Seconds an op that should be left before samples are drawn, three to five times what all of it takes.
     """
-
-    sampling_s: ClassVar[float] = 5e-4
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         config = OneShotConfig.from_dict(dict(checkpoint.card.config))
@@ -109,20 +92,17 @@ class LatencyAgent:
         return Policy(key, np.ascontiguousarray(pair[:, 0]), late_weights(pair[:, 1]))
 
 
-def decode_placement(
-    agent: LatencyAgent,
-    problem: PlacementProblem,
-    *,
-    samples: int = 0,
-    seed: int = 0,
-    on_greedy: Callable[[Placement], object] | None = None,
-) -> DecodedPlacement | None:
-    """Return the best of the agent's greedy placement and a population of sampled ones; None where none of them fits.
+def decoding_s(problem: PlacementProblem) -> float:
+    """Return about how many seconds of the processor `decode_placement` takes for a problem."""
+    return problem.num_ops * (_OP_S + _PAIR_S * problem.num_devices)
 
-    The greedy placement is the better of a plain one and one that looks ahead, see `rlinit.agent.placements.lookahead`;
-    the population is that of `rlinit.agent.placements.population`. Both play as if any number of transfers ran at once;
-    every schedule is evaluated under the problem's own rules. The same arguments give the same placement on every
-    machine.
+
+def decode_placement(agent: LatencyAgent, problem: PlacementProblem) -> DecodedPlacement | None:
+    """Return the agent's greedy placement: the better of a plain one and one that looks ahead; None where none fits.
+
+    The plain one plays as if any number of transfers ran at once, `rlinit.agent.placements.lookahead` follows the
+    problem's rule, nearly; both are evaluated under the rule itself. The same problem gives the same placement on
+    every machine.
 
     Parameters
     ----------
@@ -130,60 +110,26 @@ def decode_placement(
         The agent.
     problem
         A latency problem.
-    samples
-        Placements to sample besides the greedy one.
-    seed
-        Of the draws.
-    on_greedy
-        Called with the greedy placement before the samples are drawn, which take as long again.
 
     Raises
     ------
     RlinitError
-        Ops of the problem are split into shards, or `samples` is negative.
+        Ops of the problem are split into shards.
     """
     if problem.num_shards != 1:
         raise RlinitError(f"the latency agent places whole ops; this problem has {problem.num_shards} shards of each")
-    if samples < 0:
-        raise RlinitError(f"samples is {samples}; expected at least 0")
     observed = observe(problem)
     policy = agent.logits(observed)
-    rng = np.random.default_rng(seed)
-    greedy = play(observed.arrays, policy, 0.0, 1, rng)
-    value, device, start = play_ahead(observed.arrays, policy, observed.cost_to_go, _STEPS, _RIVALS, _LATE)
-    best, best_s = _best(
-        problem,
-        np.append(greedy.value[:, 0], value),
-        np.concatenate([greedy.device, device[None]]),
-        np.concatenate([greedy.start, start[None]]),
-    )
-    if samples:
-        if on_greedy is not None and best is not None:
-            on_greedy(best)
-        kept, every = max(1, samples // _SURVIVORS), max(_EVERY, problem.num_ops // _MOST_CULLS)
-        drawn, drawn_s = _best(
-            problem,
-            *play_population(observed.arrays, policy, observed.cost_to_go, _TEMPERATURE, samples, kept, every, rng),
-        )
-        if drawn_s < best_s:
-            best, best_s = drawn, drawn_s
-    return None if best is None else DecodedPlacement(best, best_s)
-
-
-def _best(
-    problem: PlacementProblem, value: FloatArray, device: IntArray, start: FloatArray
-) -> tuple[Placement | None, float]:
-    """Return the best of (S, n) schedules and its makespan under the problem's rules; the first of equal ones."""
-    samples = np.flatnonzero(np.isfinite(value))
-    if problem.transfers == "parallel" and len(samples):
-        samples = samples[[value[samples].argmin()]]
-    best: Placement | None = None
-    at_best = np.inf
-    for sample in samples:
-        found = placement_of(
-            problem, device[sample][:, None], np.repeat(start[sample][:, None], problem.num_devices, axis=1)
-        )
+    greedy = play(observed.arrays, policy, 0.0, 1, np.random.default_rng(0))
+    rule = MODES[problem.transfers]
+    value, device, start = play_ahead(observed.arrays, policy, observed.cost_to_go, _STEPS, _RIVALS, _LATE, rule)
+    best: DecodedPlacement | None = None
+    played = (greedy.value[0, 0], greedy.device[0], greedy.start[0]), (value, device, start)
+    for whole, at, when in played:
+        if whole == np.inf:
+            continue
+        found = placement_of(problem, at[:, None], np.repeat(when[:, None], problem.num_devices, axis=1))
         makespan_s = makespan(problem, found)
-        if makespan_s < at_best:
-            best, at_best = found, makespan_s
-    return best, at_best
+        if makespan_s < (np.inf if best is None else best.value):
+            best = DecodedPlacement(found, makespan_s)
+    return best

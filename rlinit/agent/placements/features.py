@@ -21,7 +21,7 @@ from rlinit.kernels.placements.rollout_arrays import Policy, RolloutArrays
 from rlinit.kernels.placements.rollouts import play
 from rlinit.placements.arrays import rollout_arrays
 from rlinit.placements.problem import PlacementProblem
-from rlinit.placements.timeline import timeline_arrays
+from rlinit.placements.timeline import placement_of, run_placement, timeline_arrays
 
 LATE_WEIGHT = 4.0
 """Lateness weight, in the logits of devices, of ending one typical op later, where the network says nothing else."""
@@ -92,7 +92,10 @@ def observe(problem: PlacementProblem) -> Observation:
     zeros = np.zeros(n * d)
     heft = Policy(rank, zeros, zeros + LATE_WEIGHT)
     trace = play(arrays, heft, 0.0, 1, np.random.default_rng(0))
-    device, start, late = trace.device[0], trace.start[0], trace.late[0].reshape(n, d)
+    device, late = trace.device[0], trace.late[0].reshape(n, d)
+    start, value = trace.start[0], float(trace.value[0, 0])
+    if value < np.inf:
+        start, value = under_rule(problem, device, start, value)
     seconds = np.where(arrays.allowed.reshape(n, d), problem.op_time_s, np.inf)
     after = optimistic_costs(
         problem.order,
@@ -116,9 +119,28 @@ def observe(problem: PlacementProblem) -> Observation:
         device_ptr=arrays.device_ptr,
         pair=pair.reshape(n * d, PAIR_FEATURES),
     )
-    return Observation(
-        arrays, features, device, start, np.where(np.isfinite(after), after, 0.0).ravel(), float(trace.value[0, 0])
-    )
+    return Observation(arrays, features, device, start, np.where(np.isfinite(after), after, 0.0).ravel(), value)
+
+
+def under_rule(
+    problem: PlacementProblem, device: IntArray, start: FloatArray, makespan_s: float
+) -> tuple[FloatArray, float]:
+    """Return starts and makespan of a schedule once its transfers follow the problem's rule; ops keep their order.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    device, start
+        (n,) device and start in seconds of each op, as if any number of transfers ran at once.
+    makespan_s
+        Of that schedule.
+    """
+    if problem.transfers == "parallel":
+        return start, makespan_s
+    apart = np.repeat(start[:, None], problem.num_devices, axis=1)
+    found, _, makespan_s = run_placement(problem, placement_of(problem, device[:, None], apart))
+    return found[np.arange(problem.num_ops), device], makespan_s
 
 
 def late_weights(log_factor: FloatArray) -> FloatArray:

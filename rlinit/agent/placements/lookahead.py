@@ -49,14 +49,14 @@ def _try_devices(p: OneGraph, s: PartialSchedule, at: int, late: float, steps: i
     for i in range(d):
         if finish[i] == np.inf or (i != chosen and finish[i] > finish[chosen] + late):
             continue
-        s.begin[i], s.slot[i] = begin[i], slot[i]
+        s.finish[i], s.begin[i], s.slot[i] = finish[i], begin[i], slot[i]
         now, device, done = at, i, 0
         while True:
             put(p, s, now, device, done)
             done += 1
             if done > steps or s.num_ready[0] == 0:
                 break
-            now = first_ready(p, s)
+            now = first_ready(p, s, p.key)
             device = look_at(p, s, s.ready[now])
             if device < 0:
                 break
@@ -94,6 +94,7 @@ def play_ahead(
     steps: int,
     ops: int,
     late: float,
+    rule: int,
 ) -> tuple[float, IntArray, FloatArray]:
     """Return (makespan, device, start) of one problem played greedily with lookahead; ``inf`` where it gets stuck.
 
@@ -110,12 +111,14 @@ def play_ahead(
         How far ahead, and how many ops are compared; at least 1.
     late
         Typical ops by which an op may end later than on its likeliest device for a device to be tried.
+    rule
+        Of transfers: PARALLEL, EXCLUSIVE or BLOCKING.
 
     Notes
     -----
     Places up to ``n * ops * d * (steps + 1)`` ops, two to five a microsecond.
     """
-    p = one_graph(a, policy, cost_to_go)
+    p = one_graph(a, policy, cost_to_go, rule)
     s, start = beginning(p, a.capacity, steps + 1), np.zeros(len(a.tensor))
     placed = _play(p, s, steps, ops, late, start)
     return float(s.end.max(initial=0.0)) if placed else np.inf, s.ops[:, DEVICE].copy(), start

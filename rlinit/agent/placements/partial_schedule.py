@@ -1,7 +1,9 @@
 """A placement problem by itself and a partial schedule of it, which grows op by op and can be taken back again.
 
-Plans as `rlinit.kernels.placements.rollouts` does. Functions here are small and inlined, so that placing an op takes a
-fraction of a microsecond.
+Plans as `rlinit.kernels.placements.rollouts` does, but transfers follow the problem's rule, nearly: those that exclude
+each other queue on their link in the order in which ops that read them are placed, those that block a device are made
+right before the op, in one block with it. Functions here are small and inlined, so that placing an op takes a fraction
+of a microsecond.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.placements.rollout_arrays import Policy, RolloutArrays
+from rlinit.kernels.placements.timeline import BLOCKING, EXCLUSIVE, PARALLEL
 
 _MEAN_SHARE = 0.3
 """Weight of the mean of open ends beside the latest."""
@@ -21,9 +24,11 @@ _MEAN_SHARE = 0.3
 class OneGraph(NamedTuple):
     """One problem of a batch by itself: n ops and d devices, numbered from 0, with the policy for it.
 
-    `time` (n, d) is ``inf`` where the op's group may not run; `scale` (1,).
+    `time` (n, d) is ``inf`` where the op's group may not run; `scale` (1,); `rule` (1,) is PARALLEL, EXCLUSIVE or
+    BLOCKING.
     """
 
+    rule: IntArray
     pred_indptr: IntArray
     pred: IntArray
     succ_indptr: IntArray
@@ -50,6 +55,10 @@ class PartialSchedule(NamedTuple):
     `open_ends` holds the latest end with cost-to-go, and of open ends the sum of these and the number. The journal has
     op, place in `ready`, device, slot and whether the group's device was decided. `finish`, `begin`, `slot` and `logit`
     are of the op looked at last.
+
+    Unless transfers run in parallel: `reader` (n, d) is the op for which an op's output was sent to a device, -1: none;
+    `arrival` (n, d) when it got there, `link` (d, d) when each link is free, `link_before` (n, d) when it was before
+    that transfer, and `queue` (d,) is scratch.
     """
 
     starts: FloatArray
@@ -66,13 +75,18 @@ class PartialSchedule(NamedTuple):
     begin: FloatArray
     slot: IntArray
     logit: FloatArray
+    reader: IntArray
+    arrival: FloatArray
+    link: FloatArray
+    link_before: FloatArray
+    queue: FloatArray
 
 
 DEVICE, _WAITING, _UNREAD, _DECIDED = 0, 1, 2, 3
 """Columns of `PartialSchedule.ops`."""
 
 
-def one_graph(a: RolloutArrays, policy: Policy, cost_to_go: FloatArray) -> OneGraph:
+def one_graph(a: RolloutArrays, policy: Policy, cost_to_go: FloatArray, rule: int) -> OneGraph:
     """Return a batch of one problem with the policy for it.
 
     Parameters
@@ -81,9 +95,12 @@ def one_graph(a: RolloutArrays, policy: Policy, cost_to_go: FloatArray) -> OneGr
         The problem, and what the network says of it.
     cost_to_go
         (n * d,) seconds that remain after each op on each device.
+    rule
+        PARALLEL, EXCLUSIVE or BLOCKING.
     """
     pairs, links = (len(a.tensor), len(a.capacity)), (len(a.capacity), len(a.capacity))
     parts = (
+        [rule],
         *(a.pred_indptr, a.pred, a.succ_indptr, a.succ),
         np.where(a.allowed, a.time, np.inf).reshape(pairs),
         *(a.tensor, a.need, a.group),
@@ -110,6 +127,7 @@ def beginning(p: OneGraph, room: FloatArray, steps: int) -> PartialSchedule:
     ops = np.zeros((n, 4), np.int64)
     ops[:, _WAITING], ops[:, _UNREAD], ops[:, _DECIDED] = np.diff(p.pred_indptr), np.diff(p.succ_indptr), -1
     first = np.flatnonzero(ops[:, _WAITING] == 0)
+    moved, links = ((0, 0), (0, 0)) if p.rule[0] == PARALLEL else ((n, d), (d, d))
     ready = np.zeros(n, np.int64)
     ready[: len(first)] = first
     return PartialSchedule(
@@ -127,6 +145,11 @@ def beginning(p: OneGraph, room: FloatArray, steps: int) -> PartialSchedule:
         begin=np.zeros(d),
         slot=np.zeros(d, np.int64),
         logit=np.zeros(d),
+        reader=np.full(moved, -1, np.int64),
+        arrival=np.zeros(moved),
+        link=np.zeros(links),
+        link_before=np.zeros(moved),
+        queue=np.zeros(d),
     )
 
 
@@ -152,14 +175,9 @@ def look_at(p: OneGraph, s: PartialSchedule, v: int) -> int:
             continue
         if decided < 0 and p.need[p.group[v]] > s.room[i]:
             continue
-        ready = 0.0
-        for e in range(p.pred_indptr[v], p.pred_indptr[v + 1]):
-            u = p.pred[e]
-            there, j = s.end[u], s.ops[u, DEVICE]
-            if j != i:
-                there += p.delay[j, i] + p.tensor[u] * p.s_per_byte[j, i]
-            ready = max(ready, there)
-        if ready == np.inf:
+        ready, received = _inputs(p, s, v, i)
+        length += received
+        if ready == np.inf or length == np.inf:
             continue
         size = s.size[i]
         at = size
@@ -186,7 +204,69 @@ def look_at(p: OneGraph, s: PartialSchedule, v: int) -> int:
 
 
 @njit(cache=True, nogil=True, inline="always")
-def first_ready(p: OneGraph, s: PartialSchedule) -> int:
+def _inputs(p: OneGraph, s: PartialSchedule, v: int, i: int) -> tuple[float, float]:
+    """Return when all that op v reads has been made, or is on device i, and how long the device receives then.
+
+    Parameters
+    ----------
+    p
+        The graph and the policy.
+    s
+        The partial schedule.
+    v, i
+        A ready op and a device.
+    """
+    ready, received, rule = 0.0, 0.0, p.rule[0]
+    if rule == EXCLUSIVE:
+        for e in range(p.pred_indptr[v], p.pred_indptr[v + 1]):
+            j = s.ops[p.pred[e], DEVICE]
+            s.queue[j] = s.link[j, i]
+    for e in range(p.pred_indptr[v], p.pred_indptr[v + 1]):
+        u = p.pred[e]
+        there, j = s.end[u], s.ops[u, DEVICE]
+        if j != i:
+            moved = p.delay[j, i] + p.tensor[u] * p.s_per_byte[j, i]
+            if rule == PARALLEL:
+                there += moved
+            elif s.reader[u, i] >= 0:
+                there = s.arrival[u, i]
+            elif rule == BLOCKING:
+                received += moved
+            else:
+                there = max(there, s.queue[j]) + moved
+                s.queue[j] = there
+        ready = max(ready, there)
+    return ready, received
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _send(p: OneGraph, s: PartialSchedule, v: int, i: int) -> None:
+    """Note the transfers that op v, which was looked at last, waits for on device i.
+
+    Parameters
+    ----------
+    p
+        The graph and the policy.
+    s
+        The partial schedule, changed in place.
+    v, i
+        The op and its device.
+    """
+    for e in range(p.pred_indptr[v], p.pred_indptr[v + 1]):
+        u = p.pred[e]
+        j = s.ops[u, DEVICE]
+        if j == i or s.reader[u, i] >= 0:
+            continue
+        s.reader[u, i] = v
+        s.arrival[u, i] = s.finish[i] - p.time[v, i]
+        if p.rule[0] == EXCLUSIVE:
+            s.link_before[u, i] = s.link[j, i]
+            s.arrival[u, i] = max(s.end[u], s.link[j, i]) + p.delay[j, i] + p.tensor[u] * p.s_per_byte[j, i]
+            s.link[j, i] = s.arrival[u, i]
+
+
+@njit(cache=True, nogil=True, inline="always")
+def first_ready(p: OneGraph, s: PartialSchedule, key: FloatArray) -> int:
     """Return the place in `ready` of the op of greatest key; ties go to the heuristic's order.
 
     Parameters
@@ -195,11 +275,13 @@ def first_ready(p: OneGraph, s: PartialSchedule) -> int:
         The graph and the policy.
     s
         The partial schedule.
+    key
+        (n,) keys of ops: the policy's, or these and noise.
     """
     best = 0
     for k in range(1, s.num_ready[0]):
         v, w = s.ready[k], s.ready[best]
-        if p.key[v] > p.key[w] or (p.key[v] == p.key[w] and p.place[v] < p.place[w]):
+        if key[v] > key[w] or (key[v] == key[w] and p.place[v] < p.place[w]):
             best = k
     return best
 
@@ -232,7 +314,9 @@ def put(p: OneGraph, s: PartialSchedule, at: int, i: int, step: int) -> None:
     for k in range(s.size[i], slot, -1):
         s.starts[i, k] = s.starts[i, k - 1]
         s.ends[i, k] = s.ends[i, k - 1]
-    end = begin + p.time[v, i]
+    if p.rule[0] != PARALLEL:
+        _send(p, s, v, i)
+    end = s.finish[i]
     s.starts[i, slot] = begin
     s.ends[i, slot] = end
     s.size[i] += 1
@@ -279,8 +363,13 @@ def take_back(p: OneGraph, s: PartialSchedule, steps: int) -> None:
             if s.ops[w, _WAITING] == 0:
                 s.num_ready[0] -= 1
             s.ops[w, _WAITING] += 1
-        for e in range(p.pred_indptr[v], p.pred_indptr[v + 1]):
-            s.ops[p.pred[e], _UNREAD] += 1
+        for e in range(p.pred_indptr[v + 1] - 1, p.pred_indptr[v] - 1, -1):
+            u = p.pred[e]
+            s.ops[u, _UNREAD] += 1
+            if p.rule[0] != PARALLEL and s.reader[u, i] == v:
+                s.reader[u, i] = -1
+                if p.rule[0] == EXCLUSIVE:
+                    s.link[s.ops[u, DEVICE], i] = s.link_before[u, i]
         s.ready[s.num_ready[0]] = s.ready[at]
         s.ready[at] = v
         s.num_ready[0] += 1

@@ -15,6 +15,9 @@ from rlinit.kernels.compiled import njit
 from rlinit.kernels.placements.rollout_arrays import Policy, RolloutArrays, RolloutTrace
 from rlinit.kernels.placements.slots import SLOT_BLOCK, insert_batch, insert_start
 
+_UNLIKELY = 30.0
+"""What is less likely than the likeliest by this logarithm is not drawn: exponentials take most of the time."""
+
 
 @njit(cache=True, nogil=True)
 def arrived(a: RolloutArrays, g: int, v: int, i: int, device: IntArray, end: FloatArray) -> float:
@@ -46,7 +49,7 @@ def arrived(a: RolloutArrays, g: int, v: int, i: int, device: IntArray, end: Flo
 
 @njit(cache=True, nogil=True)
 def draw_index(rng: np.random.Generator, logits: FloatArray, count: int, temperature: float) -> int:
-    """Return an index below `count` drawn by softmax; minus infinity is never drawn.
+    """Return an index below `count` drawn by softmax; what is 1e-13 times as likely as the likeliest never is.
 
     Parameters
     ----------
@@ -62,13 +65,15 @@ def draw_index(rng: np.random.Generator, logits: FloatArray, count: int, tempera
     most = -np.inf
     for k in range(count):
         most = max(most, logits[k])
+    least = most - _UNLIKELY * temperature
     total = 0.0
     for k in range(count):
-        total += np.exp((logits[k] - most) / temperature)
+        if logits[k] >= least:
+            total += np.exp((logits[k] - most) / temperature)
     left = rng.random() * total
     last = 0
     for k in range(count):
-        if logits[k] == -np.inf:
+        if logits[k] < least:
             continue
         last = k
         left -= np.exp((logits[k] - most) / temperature)

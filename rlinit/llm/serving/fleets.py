@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,6 +77,8 @@ class Fleet:
         Of the shape of `rates`: how long a token is in the device; None: not known.
     delays
         (from, to) -> seconds that a token takes over a link; what is not named takes none.
+    caches
+        Of two pools: what they move over links, as `Traffic.to_dict` says it, for a checker.
 
     Raises
     ------
@@ -91,6 +94,7 @@ class Fleet:
     sizes: FloatArray | None = field(default=None, repr=False)
     seconds: FloatArray | None = field(default=None, repr=False)
     delays: Mapping[tuple[str, str], float] = field(default_factory=dict, repr=False)
+    caches: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.layers < 1:
@@ -207,7 +211,8 @@ class Fleet:
             rates = {_BY_LAYERS: rows(table)} if table.ndim == 1 else {_BY_FIRST: [rows(one) for one in table]}
             devices.append({"name": name} | rates)
         links = [{"from": a, "to": b, "tokens_per_s": rate} for (a, b), rate in self.links.items()]
-        return {"layers": self.layers, "devices": devices, "links": links}
+        caches = {} if self.caches is None else {"caches": self.caches}
+        return {"layers": self.layers, "devices": devices, "links": links} | caches
 
     def part(self, devices: list[int]) -> Fleet:
         """Return some of the devices with the links between them.
@@ -222,6 +227,38 @@ class Fleet:
         links = {pair: rate for pair, rate in self.links.items() if known.issuperset(pair)}
         seconds = None if self.seconds is None else self.seconds[devices]
         return replace(self, devices=names, rates=self.rates[devices], links=links, seconds=seconds)
+
+    def half(self, devices: list[int], cut: int, most: float, ahead: bool) -> Fleet:
+        """Return some of the devices for the layers on one side of a cut, counted from the cut on.
+
+        Parameters
+        ----------
+        devices
+            Their numbers.
+        cut
+            The first layer behind it.
+        most
+            Tokens a second that a device passes over the cut.
+        ahead
+            Whether the layers are those before the cut; their links are turned round.
+        """
+        count = cut if ahead else self.layers - cut
+        rates = self.rates[devices][:, : count + 1]
+        if self.rates.ndim == 3:
+            rates = np.zeros((len(devices), count, count + 1))
+            for start, end in combinations(range(count + 1), 2):
+                rates[:, start, end - start] = self.rates[devices, cut - end if ahead else cut + start, end - start]
+            rates[..., 1:] = np.minimum.accumulate(rates[..., 1:], axis=-1)
+        kept = np.flatnonzero(rates.reshape(len(devices), -1).any(axis=1)).tolist()
+        part, links = self.part([devices[at] for at in kept]), {}
+        for (a, b), rate in part.links.items():
+            before, after = (b, a) if ahead else (a, b)
+            before, after = SOURCE if before == SINK else before, SINK if after == SOURCE else after
+            links[before, after] = most if before == SOURCE else rate
+        sizes = None if self.sizes is None else self.sizes[:cut][::-1] if ahead else self.sizes[cut:]
+        return replace(
+            part, layers=count, rates=rates[kept], links=links, partial=False, sizes=sizes, seconds=None, delays={}
+        )
 
 
 def load_fleet(source: str | Path | Mapping[str, Any]) -> Fleet:

@@ -21,6 +21,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import permutations, product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -31,7 +32,7 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.errors import InvalidPlan
 from rlinit.files import write_json
-from rlinit.llm.serving.bounds import ServingBound, best_bound, covers_of, ways_of
+from rlinit.llm.serving.bounds import ServingBound, best_bound, coverage_bound, covers_of, ways_of
 from rlinit.llm.serving.fleets import SINK, SOURCE, Fleet, Kinds, load_fleet
 from rlinit.llm.serving.sweeping import Sweep, sweep_spans
 from rlinit.plan import OPTIMALITY_TOLERANCE
@@ -67,8 +68,11 @@ _FIRST_STEP, _STEP_GROWTH, _MOST_STEP = 0.01, 2.5, 1e6
 _BALANCES = (0.1, 0.03, 0.0)
 """Ranks of what networks lack (`Sweep.balance`): on fleets with links of 5 to 200% of the rate each is best on some."""
 
-_APART_SHARE = 0.25
-"""Of the time, for networks by themselves."""
+_APART_SHARE, _JOINED_SHARE = 0.2, 0.6
+"""Of the time, for networks by themselves; of what is left, for one that goes on where another one ends."""
+
+_FANS, _CUTS = (0, 1, -1), 2
+"""Devices that meet at a cut between networks, more than the root of flow over link; cuts that are tried."""
 
 _BITS = 50
 """Of rates as whole numbers, of which flows are: preflows of rounded numbers may have excess that fits no level."""
@@ -432,7 +436,9 @@ def _searched(
     """Return the best layout found."""
     ways = prices * np.exp(rng.normal(0.0, _SPREAD, (_WAYS, len(prices))))
     ways = np.vstack([prices, ways / (ways @ kinds.counts)[:, None]])
-    best = _apart(fleet, budget, rng, flow_of) if kinds.networks.any() else Layout({}, 0.0, {})
+    best = Layout({}, 0.0, {})
+    if kinds.networks.any():
+        best = _joined(fleet, _apart(fleet, budget, rng, flow_of), budget, rng, flow_of)
     balances = _BALANCES if kinds.networks.any() else (0.0,)
     took_s = 0.0
     for width in _WIDTHS:
@@ -463,10 +469,49 @@ def _apart(fleet: Fleet, budget: Budget, rng: np.random.Generator, flow_of: Flow
     share_s = _APART_SHARE * budget.remaining_s / int(networks.max() + 1)
     for number in range(int(networks.max()) + 1):
         part = fleet.part([int(at) for at in np.flatnonzero(networks == number)])
-        kinds = part.kinds()
-        bound, prices = best_bound(part, kinds, fine=False)
-        spans |= _searched(part, kinds, prices, bound.tokens_per_s, Budget(share_s), rng, flow_of).spans
+        spans |= _laid(part, share_s, rng, flow_of).spans
     return Layout(spans, *flow_of(spans))
+
+
+def _laid(part: Fleet, time_limit_s: float, rng: np.random.Generator, flow_of: FlowOf) -> Layout:
+    """Return the best layout found of some devices."""
+    kinds = part.kinds()
+    bound, prices = best_bound(part, kinds, fine=False)
+    return _searched(part, kinds, prices, bound.tokens_per_s, Budget(time_limit_s), rng, flow_of)
+
+
+def _joined(fleet: Fleet, best: Layout, budget: Budget, rng: np.random.Generator, flow_of: FlowOf) -> Layout:
+    """Return the best layout where one network has the first layers and another one goes on, or the one that is given.
+
+    Where one ends and the other begins, as many devices of each have to meet as slow links let the flow through. Both
+    halves are laid from the cut on, at most so much a device there as its links to those many pass. The cut goes by
+    what the halves pass. Other networks serve as in the layout that is given.
+    """
+    networks, rates, alone = fleet.networks(), _pair_rates(fleet), best.spans
+    members = [[int(at) for at in np.flatnonzero(networks == number)] for number in range(int(networks.max()) + 1)]
+    bounds = [coverage_bound(fleet.part(some)).tokens_per_s for some in members]
+    tries = [*product(_FANS, permutations(range(len(members)), 2))]
+    each_s = _JOINED_SHARE * budget.remaining_s / (2 * _CUTS * len(tries))
+    for more, (first, second) in tries:
+        link = float(np.median(rates[np.ix_(members[first], members[second])]))
+        passed = np.array([bounds[first], bounds[second]])
+        if link <= 0 or fleet.layers < 2:
+            continue
+        most = link * max(1, math.ceil(math.sqrt(passed.sum() / link)) + more)
+        for _ in range(_CUTS):
+            if passed.min() <= 0 or budget.expired:
+                break
+            cut = min(max(1, round(fleet.layers * passed[0] / passed.sum())), fleet.layers - 1)
+            ahead, behind = fleet.half(members[first], cut, most, True), fleet.half(members[second], cut, most, False)
+            if not (ahead.devices and behind.devices):
+                break
+            laid = [_laid(half, each_s, rng, partial(largest_flow, half)) for half in (ahead, behind)]
+            spans = {name: span for name, span in alone.items() if name not in {*ahead.devices, *behind.devices}}
+            spans |= {name: (cut - end, cut - start) for name, (start, end) in laid[0].spans.items()}
+            spans |= {name: (cut + start, cut + end) for name, (start, end) in laid[1].spans.items()}
+            best = max(best, Layout(spans, *flow_of(spans)), key=_value)
+            passed = np.array([laid[0].value * cut, laid[1].value * (fleet.layers - cut)])
+    return best
 
 
 def _swept(fleet: Fleet, kinds: Kinds, prices: FloatArray, rate: float, width: int, balance: float) -> Spans:

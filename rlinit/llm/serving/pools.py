@@ -30,6 +30,9 @@ from rlinit.llm.serving.layouts import Flow, Route, paths_of
 
 Pair = tuple[str, str]
 
+_WIDEST = 1e30
+"""Bytes a second of links without a limit, in files."""
+
 
 class Traffic(NamedTuple):
     """What two pools move over links.
@@ -55,6 +58,12 @@ class Traffic(NamedTuple):
     prompt_bytes: float
     token_bytes: float
     cache_bytes: FloatArray
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what JSON can say, and a checker reads."""
+        links = [{"from": a, "to": b, "bytes_per_s": min(r, _WIDEST)} for (a, b), r in self.bandwidths.items()]
+        sizes = {"prompt_bytes": self.prompt_bytes, "token_bytes": self.token_bytes}
+        return {"layers": self.layers, **sizes, "cache_bytes": self.cache_bytes[:, 1].tolist(), "links": links}
 
     def narrowed(self, fleet: Fleet) -> list[Fleet]:
         """Return fleets whose rates are cut to what links let through of caches, for a search that leaves them out.

@@ -6,6 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
+import numpy as np
+
+from rlinit.arrays import FloatArray
 from rlinit.costs.tables import MeasuredTables
 from rlinit.hardware import Hardware
 from rlinit.stages.groups.lowering import Links, links_of
@@ -25,6 +28,17 @@ class Group(NamedTuple):
     def all_gather(self, size: float) -> float:
         """Return the seconds in which all get so many bytes, of which each has a t-th: measured, else a ring's."""
         return self._measured("all_gather", size, 1.0)
+
+    def seconds(self, all_reduce: FloatArray, all_gather: FloatArray) -> FloatArray:
+        """Return (n,) seconds of all-reduces and gathers.
+
+        Parameters
+        ----------
+        all_reduce, all_gather
+            (n,) bytes of each.
+        """
+        pairs = zip(all_reduce.tolist(), all_gather.tolist(), strict=True)
+        return np.array([self.all_reduce(added) + self.all_gather(size) for added, size in pairs])
 
     def all_to_all(self, size: float) -> float:
         """Return the seconds in which each sends the others so many bytes in all."""

@@ -10,12 +10,17 @@ From these, op by op in the order of the data:
 - A product over the dimension that lies in pieces gives partial sums, which an all-reduce adds up.
 - Elsewhere the pieces are gathered, and every device does all of the op.
 
+With sequence parallelism partial sums are scattered in place of the all-reduce: each device adds up its tokens alone,
+and norms, residuals and dropouts pass them on in pieces. The next product gathers them; backward it is the other way
+round. What a product reads so is held in pieces, and gathered again for its gradients while others are computed.
+
 A dimension may lie in several runs, each cut in t pieces: queries, keys and values of one product. What is not known
 of an op costs a gather, never a wrong answer.
 
 References
 ----------
-Shoeybi et al.: Megatron-LM, 2019. Xu et al.: GSPMD, 2021.
+Shoeybi et al.: Megatron-LM, 2019. Xu et al.: GSPMD, 2021. Korthikanti et al.: Reducing activation recomputation in
+large transformer models, MLSys 2023, section 4.2.2.
 """
 
 from __future__ import annotations
@@ -49,11 +54,14 @@ class Runs:
         Whether an op relies on them.
     taken
         (start, length) of runs that a slice has taken.
+    tokens
+        Whether it is of tokens, any of which may lie anywhere.
     """
 
     lengths: tuple[int, ...] | None = None
     settled: bool = True
     taken: list[tuple[int, int]] = field(default_factory=list)
+    tokens: bool = False
 
     def of(self, size: int) -> tuple[int, ...]:
         """Return the runs of a dimension of a size, as many parts of it as of the one they were found for.
@@ -147,9 +155,12 @@ class Layout:
     work, params
         (n,) the share of an op's operations and of its parameters that a device has.
     partial
-        (n,) whether outputs are sums that the group adds up.
+        (n,) whether outputs are sums that the group adds up; of an op with pieces each device its piece of them.
     exchanged_bytes
-        all-reduces and gathers of the forward pass, all-reduces and gathers of gradients -> (n,) bytes.
+        all-reduces and gathers of the forward pass, all-reduces and gathers of gradients -> (n,) bytes; scatters of
+        sums are among gathers, which take as long.
+    gathered
+        Pairs of ops (u, v) where v reads all that u makes, which lies in pieces.
     needed
         Pairs of ops (u, v) where v needs all that u makes, and no gather inside v brings it.
     """
@@ -161,16 +172,22 @@ class Layout:
     params: FloatArray
     partial: list[bool]
     exchanged_bytes: dict[str, FloatArray]
-    needed: set[tuple[int, int]]
+    gathered: set[tuple[int, int]] = field(default_factory=set)
+    needed: set[tuple[int, int]] = field(default_factory=set)
 
     @property
     def made(self) -> FloatArray:
         """(n,) the share of an op's outputs that a device has."""
         return np.array([1.0 if piece is None else 1.0 / self.degree for piece in self.pieces])
 
+    @property
+    def scatters(self) -> bool:
+        """Whether some partial sums are scattered."""
+        return any(sums and piece is not None for sums, piece in zip(self.partial, self.pieces, strict=True))
 
-def layout_of(graph: Graph, degree: int) -> Layout:
-    """Return how a graph's ops lie on a group of devices.
+
+def layouts_of(graph: Graph, degree: int) -> list[Layout]:
+    """Return how a graph's ops lie on a group of devices, and how with sequence parallelism, where sums are scattered.
 
     Columns that a view takes apart into several dimensions lie by heads, or where it is (2, width) or (3, width) by the
     last one, which its sizes do not tell from few heads: both are tried, and that of fewer operations and bytes kept.
@@ -182,43 +199,75 @@ def layout_of(graph: Graph, degree: int) -> Layout:
     degree
         Devices t of the group.
     """
-    found = [_layout(graph, degree, last) for last in ((False, True) if degree > 1 else (False,))]
-    flops = np.nan_to_num(graph.flops)
-    return min(found, key=lambda one: (float((flops * one.work).sum()), sum(map(np.sum, one.exchanged_bytes.values()))))
+    read, flops = _Read.of(graph), np.nan_to_num(graph.flops)
+    found = {last: _layout(read, degree, last=last) for last in ((False, True) if degree > 1 else (False,))}
+    last, layout = min(
+        found.items(),
+        key=lambda one: (float((flops * one[1].work).sum()), sum(map(np.sum, one[1].exchanged_bytes.values()))),
+    )
+    scattered = _layout(read, degree, last=last, sequence=True)
+    return [layout, scattered] if scattered.scatters else [layout]
 
 
-def _layout(graph: Graph, degree: int, last: bool) -> Layout:
-    n = graph.num_ops
+def _layout(read: _Read, degree: int, *, last: bool, sequence: bool = False) -> Layout:
+    graph, n = read.graph, read.graph.num_ops
     exchanged = {what: np.zeros(n) for what in ("all_reduce", "all_gather", "all_reduce_back", "all_gather_back")}
-    layout = Layout(degree, [None] * n, [[] for _ in range(n)], np.ones(n), np.ones(n), [False] * n, exchanged, set())
+    layout = Layout(degree, [None] * n, [[] for _ in range(n)], np.ones(n), np.ones(n), [False] * n, exchanged)
     if degree > 1:
-        placing = _Placing(graph, layout, last)
+        placing = _Placing(read, layout, last=last, sequence=sequence)
         for v in graph.order.tolist():
             placing.place(v)
         for v in np.flatnonzero(np.diff(graph.succ_indptr) == 0).tolist():
             if layout.pieces[v] is not None:
-                layout.exchanged_bytes["all_gather"][v] += placing.bytes_of[v]
+                layout.exchanged_bytes["all_gather"][v] += read.bytes_of[v]
     return layout
+
+
+class _Read(NamedTuple):
+    """What is read of a graph for every layout of it.
+
+    `operands` has of each op those that it reads, as places and shapes; None where what is noted of it is not what the
+    graph says.
+    """
+
+    graph: Graph
+    bytes_of: FloatArray
+    edge_bytes: Mapping[tuple[int, int], float]
+    trained: Sequence[bool]
+    operands: Sequence[Sequence[tuple[int, tuple[int, ...]]] | None]
+
+    @classmethod
+    def of(cls, graph: Graph) -> _Read:
+        edge_bytes = dict(zip(map(tuple, graph.edges.tolist()), known_bytes(graph.edge_bytes).tolist(), strict=True))
+        operands = [cls.operands_of(graph, v) for v in range(graph.num_ops)]
+        return cls(graph, known_bytes(graph.made_bytes), edge_bytes, _trained(graph), operands)
+
+    @staticmethod
+    def operands_of(graph: Graph, v: int) -> list[tuple[int, tuple[int, ...]]] | None:
+        before = {graph.names[u]: u for u in graph.pred[graph.pred_indptr[v] : graph.pred_indptr[v + 1]].tolist()}
+        noted = graph.extras.get(v, {}).get("operands", ())
+        if not noted or {str(name) for name, *_ in noted} - {""} != set(before):
+            return None
+        return [(before.get(name, -1), tuple(shape)) for name, *shape in noted]
 
 
 class _Placing:
     """Lays ops out one after another."""
 
-    def __init__(self, graph: Graph, layout: Layout, last: bool) -> None:
-        self.graph, self.layout, self.t, self.last = graph, layout, layout.degree, last
-        self.bytes_of = known_bytes(graph.made_bytes)
-        self.edge_bytes = dict(zip(map(tuple, graph.edges.tolist()), known_bytes(graph.edge_bytes), strict=True))
-        self.trained = _trained(graph)
+    def __init__(self, read: _Read, layout: Layout, *, last: bool, sequence: bool) -> None:
+        self.graph, self.bytes_of, self.edge_bytes, self.trained, self.operands = read
+        self.layout, self.t, self.last, self.sequence = layout, layout.degree, last, sequence
         self.done: set[tuple[int, str]] = set()
 
     def place(self, v: int) -> None:
         """Lay out an op whose operands are laid out."""
-        row, operands = self.graph.extras.get(v, {}), self._operands(v)
+        row, noted = self.graph.extras.get(v, {}), self.operands[v]
         axes = row.get("axes")
         before = self.graph.pred[self.graph.pred_indptr[v] : self.graph.pred_indptr[v + 1]].tolist()
-        if axes is None or operands is None:
+        if axes is None or noted is None:
             self._whole(v, before)
             return
+        operands = [Operand(u, shape, self.layout.pieces[u] if u >= 0 else None) for u, shape in noted]
         self.layout.read[v] = [None] * len(operands)
         if "labels" in axes:
             self._by_labels(v, operands, axes)
@@ -231,17 +280,6 @@ class _Placing:
         self.layout.read[v][0], self.layout.pieces[v] = first.pieces, pieces
         self.layout.work[v] = 1.0 / self.t
 
-    def _operands(self, v: int) -> list[Operand] | None:
-        """Return what an op reads; None where what is noted of it is not what the graph says."""
-        graph, found = self.graph, list[Operand]()
-        before = set(graph.pred[graph.pred_indptr[v] : graph.pred_indptr[v + 1]].tolist())
-        for name, *shape in graph.extras.get(v, {}).get("operands", ()):
-            u = next((u for u in before if graph.names[u] == name), -1) if name else -1
-            if name and u < 0:
-                return None
-            found.append(Operand(u, tuple(shape), self.layout.pieces[u] if u >= 0 else None))
-        return found if found and before == {one.op for one in found} - {-1} else None
-
     def _whole(self, v: int, before: Sequence[int]) -> None:
         """Let every device do all of an op."""
         for u in before:
@@ -249,6 +287,8 @@ class _Placing:
 
     def _gather(self, v: int, u: int) -> None:
         """Let an op have all of what another makes."""
+        if self.layout.pieces[u] is not None:
+            self.layout.gathered.add((u, v))
         if self.layout.pieces[u] is not None and self._once(u, "all_gather"):
             self.layout.exchanged_bytes["all_gather"][v] += self.bytes_of[u]
         else:
@@ -280,7 +320,7 @@ class _Placing:
             elif one.pieces is None and not cut:
                 layout.needed.add((one.op, v))
             if self.trained[one.op] and (one.pieces is None or not cut):
-                what = "all_gather_back" if cut else "all_reduce_back"
+                what = "all_gather_back" if cut or one.pieces is not None else "all_reduce_back"
                 if self._once(one.op, what):
                     layout.exchanged_bytes[what][v] += self.edge_bytes[one.op, v]
         layout.work[v] = 1.0 / self.t
@@ -289,7 +329,23 @@ class _Placing:
             layout.pieces[v] = Pieces(out.index(label), runs)
         else:
             layout.partial[v] = True
-            layout.exchanged_bytes["all_reduce"][v] += self.bytes_of[v]
+            dim = self._tokens(v, operands, rows, out) if self.sequence else None
+            if dim is None:
+                layout.exchanged_bytes["all_reduce"][v] += self.bytes_of[v]
+                return
+            layout.pieces[v] = Pieces(dim, Runs(settled=False, tokens=True))
+            layout.exchanged_bytes["all_gather"][v] += self.bytes_of[v]
+            layout.exchanged_bytes["all_gather_back"][v] += self.bytes_of[v] * self.trained[v]
+
+    def _tokens(
+        self, v: int, operands: Sequence[Operand], rows: Sequence[Sequence[int]], out: Sequence[int]
+    ) -> int | None:
+        """Return the longest dimension of partial sums that no parameter has, to scatter them by; None without one."""
+        shapes, held = _shapes(self.graph.extras[v]), _held_labels(operands, rows)
+        if len(shapes) != 1:
+            return None
+        free = [d for d, label in enumerate(out) if label not in (*held, _ALL) and Runs().fit(shapes[0][d], self.t)]
+        return max(free, key=lambda d: shapes[0][d], default=None)
 
     def _label_of(
         self,
@@ -302,17 +358,29 @@ class _Placing:
         """Return the label that an op is split by, and its runs; `_ALL` for none."""
         pairs = zip(operands, rows, strict=True)
         lying = [(one, row[one.pieces.dim]) for one, row in pairs if one.pieces is not None]
+        if self.sequence and lying and {label for _, label in lying}.isdisjoint(_held_labels(operands, rows)):
+            lying = lying if self._begun(v, operands, rows, out, units) is None else []
         for one, label in sorted(lying, key=lambda pair: -math.prod(pair[0].shape)):
             assert one.pieces is not None
             if label != _ALL and self._fits(label, one.pieces.runs, operands, rows, units):
                 return label, one.pieces.runs
-        if lying:
-            return _ALL, Runs()
+        begun = None if lying else self._begun(v, operands, rows, out, units)
+        return (_ALL, Runs()) if begun is None else begun
+
+    def _begun(
+        self,
+        v: int,
+        operands: Sequence[Operand],
+        rows: Sequence[Sequence[int]],
+        out: Sequence[int],
+        units: dict[str, int],
+    ) -> tuple[int, Runs] | None:
+        """Return the label that a product of parameters is split by where its input is whole; None for none."""
         for label in self._beginnings(v, operands, rows, out):
             runs = Runs(settled=False)
             if self._fits(label, runs, operands, rows, units):
                 return label, runs
-        return _ALL, Runs()
+        return None
 
     def _fits(
         self, label: int, runs: Runs, operands: Sequence[Operand], rows: Sequence[Sequence[int]], units: dict[str, int]
@@ -398,8 +466,8 @@ def seen(
     for j in large:
         left, right = math.prod(made[after[0] : j]), math.prod(made[j + 1 : after[1]])
         if not runs.settled and runs.lengths is None and outer == 1:
-            each = made[j] * right
-            if each % inner or made[j] % degree or each // inner % degree or (j == large[-1] != large[0] and not last):
+            each, width = made[j] * right, j == large[-1] != large[0] and not (last or runs.tokens)
+            if each % inner or made[j] % degree or each // inner % degree or width:
                 continue
             runs.lengths, runs.settled = (each // inner,) * left, True
             return Pieces(j, Runs())
@@ -454,9 +522,10 @@ def local_graph(graph: Graph, layout: Layout) -> Graph:
     if t == 1:
         return graph
     extras = {v: _local(row, layout.pieces[v], t) for v, row in graph.extras.items()}
-    more = graph.unheld_bytes * layout.params
+    before = np.where(layout.partial, (1.0 - made) * known_bytes(graph.made_bytes), 0.0)  # sums are scattered
+    more = graph.unheld_bytes * layout.params + before
     for (u, v), size in zip(graph.edges.tolist(), known_bytes(graph.edge_bytes).tolist(), strict=True):
-        if layout.pieces[u] is not None and layout.work[v] == 1.0:  # gathered before it is read
+        if (u, v) in layout.gathered:
             more[v] += (1.0 - 1.0 / t) * size
     further = graph.further
     if len(further):
@@ -483,6 +552,11 @@ def _local(row: Mapping[str, Any], pieces: Pieces | None, degree: int) -> Mappin
             for dtype, *shape in row["outputs"]
         ]
     }
+
+
+def _held_labels(operands: Sequence[Operand], rows: Sequence[Sequence[int]]) -> set[int]:
+    """Return the labels of parameters and constants."""
+    return {label for one, row in zip(operands, rows, strict=True) if one.op < 0 for label in row} - {_ALL}
 
 
 def _shapes(row: Mapping[str, Any]) -> list[tuple[int, ...]]:

@@ -5,20 +5,22 @@ variant            what a device does
 =================  ====================================================================================================
 ``plain``          all of the op
 ``tensor``         its share of the op (`rlinit.stages.groups.layouts`), and what the group exchanges for it
+``sequence``       the same with sequence parallelism
 ``... recomputed`` of ops kept whole: the forward pass once more before the backward one; what comes in alone is kept
 =================  ====================================================================================================
 
-Seconds are those of the cost model, or given, for what one device does; a backward pass takes what it is given, else
-twice its forward. Given seconds shrink with the degree as those of the roofline model do. In training every tensor is
-kept from where it is read first, views of it once; what a border of stages brings is counted there as well. A tensor
-that a group needs whole is gathered by each op that reads it from another stage.
+At each degree all ops have one layout, of these two the one of fewer seconds: edges inside a stage cannot say what it
+takes to go from one to the other. Seconds are those of the cost model, or given, for what one device does; a backward
+pass takes what it is given, else twice its forward. Given seconds shrink with the degree as those of the roofline model
+do. In training every tensor is kept from where it is read first, views of it once; what a border of stages brings is
+counted there as well. A tensor that a group needs whole is gathered by each op that reads it from another stage.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,9 +32,9 @@ from rlinit.costs.table import CostTable
 from rlinit.costs.tables import by_kind
 from rlinit.errors import InvalidGraph
 from rlinit.graph import ANY_DEVICE, Graph
-from rlinit.hardware import Device, Hardware
+from rlinit.hardware import Hardware
 from rlinit.stages.groups.collectives import Group, groups_of
-from rlinit.stages.groups.layouts import Layout, layout_of, local_graph
+from rlinit.stages.groups.layouts import Layout, layouts_of, local_graph
 from rlinit.stages.groups.lowering import kinds_of
 from rlinit.stages.lowering import merged_ops
 from rlinit.stages.training.lowering import backward_times, has_backward
@@ -118,72 +120,80 @@ def with_traced_menu(
     traced = _Traced(graph, node_of_op, names, training is not None, recompute, optimizer_factor(optimizer), costs)
     tables = {} if costs is None or isinstance(costs, CostTable) else by_kind(costs)
     kinds = kinds_of(hardware)
-    groups = {
-        one.devices[0].kind: (one, list(groups_of(one, tables.get(one.devices[0].kind), degrees))) for one in kinds
-    }
-    offered = sorted({group.t for _, row in groups.values() for group in row})
+    timed = [_Timed.of(traced, one, list(groups_of(one, tables.get(one.devices[0].kind), degrees))) for one in kinds]
+    offered = sorted({t for one in timed for t in one.groups})
     menus: list[dict[int, list[dict[str, Any]]]] = [{} for _ in range(traced.num_nodes)]
     note: dict[str, Any] = {"training": training or "", "workspace_bytes": {}, "optimizer": str(optimizer)}
     layouts: list[Layout] = []
     for t in offered:
-        layout = layout_of(graph, t)
-        local = local_graph(graph, layout)
-        seconds = {
-            kind: _seconds(traced, local, layout, of_kind, next(group for group in row if group.t == t))
-            for kind, (of_kind, row) in groups.items()
-            if any(group.t == t for group in row)
-        }
-        workspace = _variants(traced, local, layout, seconds, menus, alone=len(groups) == 1)
-        note["workspace_bytes"][str(t)] = workspace
+        found = []
+        for layout in reversed(layouts_of(graph, t)):
+            local = local_graph(graph, layout)
+            found.append(
+                (layout, local, {one.kind: one.seconds(traced, layout, local) for one in timed if t in one.groups})
+            )
+        layout, local, seconds = min(found, key=lambda way: sum(float(np.sum(column)) for column in way[2].values()))
+        note["workspace_bytes"][str(t)] = _variants(traced, local, layout, seconds, menus, alone=len(timed) == 1)
         layouts.append(layout)
     note["replicated"] = _replicated(graph, layouts)
     return _joined(traced, menus, note)
 
 
-def _seconds(
-    traced: _Traced, local: Graph, layout: Layout, of_kind: Hardware, group: Group
-) -> tuple[FloatArray, FloatArray]:
-    """Return (nodes,) seconds of forward and of backward passes on devices of a kind, exchanges counted."""
-    device = replace(of_kind.devices[0], slowdown=1.0)
-    whole, rows = _timed(traced.graph, of_kind, traced.costs), layout.exchanged_bytes
-    forward = op_times(whole, device)
-    backward = backward_times(traced.graph, device, forward)
-    if layout.degree > 1:
-        share = _shares(whole, local, layout, of_kind, traced.costs, forward)
-        forward, backward = forward * share, backward * share
-        forward = forward + np.array([group.all_reduce(size) for size in rows["all_reduce"].tolist()])
-        forward = forward + np.array([group.all_gather(size) for size in rows["all_gather"].tolist()])
-        backward = backward + np.array([group.all_reduce(size) for size in rows["all_reduce_back"].tolist()])
-        backward = backward + np.array([group.all_gather(size) for size in rows["all_gather_back"].tolist()])
-    slowdown = of_kind.devices[0].slowdown
-    return slowdown * traced.total(forward), slowdown * traced.total(backward)
+class _Timed(NamedTuple):
+    """Ops on one device of a kind: (n,) seconds of forward and backward passes, and those of the roofline model."""
+
+    of_kind: Hardware
+    groups: Mapping[int, Group]
+    whole: Graph
+    forward: FloatArray
+    backward: FloatArray
+    modelled: FloatArray
+
+    @classmethod
+    def of(cls, traced: _Traced, of_kind: Hardware, groups: Sequence[Group]) -> _Timed:
+        whole, device = _costed(traced.graph, of_kind, traced.costs), replace(of_kind.devices[0], slowdown=1.0)
+        forward = op_times(whole, device)
+        backward = backward_times(traced.graph, device, forward) if traced.training else np.zeros_like(forward)
+        modelled = roofline(replace(whole, times={}), device)
+        return cls(of_kind, {group.t: group for group in groups}, whole, forward, backward, modelled)
+
+    @property
+    def kind(self) -> str:
+        return self.of_kind.devices[0].kind
+
+    def seconds(self, traced: _Traced, layout: Layout, local: Graph) -> tuple[FloatArray, FloatArray]:
+        """Return (nodes,) seconds of forward and of backward passes of a layout, exchanges counted."""
+        forward, backward, rows = self.forward, self.backward, layout.exchanged_bytes
+        if layout.degree > 1:
+            group, share = self.groups[layout.degree], self.shares(layout, local, traced.costs)
+            forward = forward * share + group.seconds(rows["all_reduce"], rows["all_gather"])
+            backward = backward * share
+            if traced.training:
+                backward = backward + group.seconds(rows["all_reduce_back"], rows["all_gather_back"])
+        slowdown = self.of_kind.devices[0].slowdown
+        return slowdown * traced.total(forward), slowdown * traced.total(backward)
+
+    def shares(self, layout: Layout, local: Graph, costs: Any) -> FloatArray:
+        """Return (n,) the part of an op's seconds that what one device of a group does takes."""
+        device = replace(self.of_kind.devices[0], slowdown=1.0)
+        again, before = roofline(replace(local, times={}), device), self.modelled
+        share = np.where(np.isnan(again) | np.isnan(before), layout.work, 0.0)
+        np.divide(again, before, out=share, where=(before > 0.0) & ~np.isnan(again))
+        plain = costs is None or isinstance(costs, CostTable)
+        measured = None if plain else _costed(replace(local, times={}), self.of_kind, costs)
+        if measured is not None and (device.kind, 1) in measured.times:
+            given = np.zeros(local.num_ops, np.bool_)
+            for key in (device.name, ANY_DEVICE, device.kind):
+                given |= ~np.isnan(self.whole.times.get((key, 1), np.full(local.num_ops, np.nan)))
+            given[[v for v, row in self.whole.extras.items() if device.kind in row.get(COST_SOURCES, {})]] = False
+            found = measured.times[device.kind, 1]
+            here = ~np.isnan(found) & ~given & (self.forward > 0.0)
+            share[here] = found[here] / self.forward[here]
+        return np.asarray(share)
 
 
-def _timed(graph: Graph, of_kind: Hardware, costs: Any) -> Graph:
+def _costed(graph: Graph, of_kind: Hardware, costs: Any) -> Graph:
     return graph if costs is None else with_costs(graph, of_kind, costs)
-
-
-def _shares(
-    whole: Graph, local: Graph, layout: Layout, of_kind: Hardware, costs: Any, seconds: FloatArray
-) -> FloatArray:
-    """Return (n,) the part of an op's seconds that what one device of a group does takes."""
-    device: Device = replace(of_kind.devices[0], slowdown=1.0)
-    again = roofline(replace(local, times={}), device)
-    before = roofline(replace(whole, times={}), device)
-    share = np.where(np.isnan(again) | np.isnan(before), layout.work, 0.0)
-    np.divide(again, before, out=share, where=(before > 0.0) & ~np.isnan(again))
-    measured = (
-        None if costs is None or isinstance(costs, CostTable) else _timed(replace(local, times={}), of_kind, costs)
-    )
-    if measured is not None and (device.kind, 1) in measured.times:
-        given = np.zeros(whole.num_ops, np.bool_)
-        for key in (device.name, ANY_DEVICE, device.kind):
-            given |= ~np.isnan(whole.times.get((key, 1), np.full(whole.num_ops, np.nan)))
-        given[[v for v, row in whole.extras.items() if device.kind in row.get(COST_SOURCES, {})]] = False
-        found = measured.times[device.kind, 1]
-        here = ~np.isnan(found) & ~given & (seconds > 0.0)
-        share[here] = found[here] / seconds[here]
-    return np.asarray(share)
 
 
 def _variants(
@@ -199,7 +209,7 @@ def _variants(
     params = _params(traced, layout, local)
     held, entering = _held(traced, layout)
     size = np.bincount(traced.node_of_op)
-    name, t = "plain" if layout.degree == 1 else "tensor", layout.degree
+    t, name = layout.degree, "sequence" if layout.scatters else "tensor" if layout.degree > 1 else "plain"
     syncs = _syncs(traced, layout)
     again = traced.training and traced.recompute
     for node in range(traced.num_nodes):
@@ -207,8 +217,7 @@ def _variants(
         sizes = {"param_bytes": params[node], "fixed_bytes": factor * params[node], "sync_bytes": syncs[node]}
         for recomputed in (False, True) if again and size[node] > 1 and entering[node] < held[node] else (False,):
             by_kind = {
-                kind: float(ahead[node] * (1 + recomputed) + (back[node] if traced.training else 0.0))
-                for kind, (ahead, back) in seconds.items()
+                kind: float(ahead[node] * (1 + recomputed) + back[node]) for kind, (ahead, back) in seconds.items()
             }
             row = {
                 "name": name + " recomputed" * recomputed,

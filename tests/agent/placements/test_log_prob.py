@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from rlinit.agent.network.graph_features import join
 from rlinit.agent.placements.features import LATE_WEIGHT, observe
-from rlinit.agent.placements.population import play_population
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 from rlinit.kernels.placements.rollout_arrays import Policy, RolloutTrace
 from rlinit.kernels.placements.rollouts import play
@@ -161,26 +160,3 @@ def test_features_have_no_units() -> None:
     b = observe(random_placement_problem(5, 15, 3, scale=1e6)).features
     np.testing.assert_allclose(a.node, b.node, atol=1e-9)
     np.testing.assert_allclose(a.pair, b.pair, atol=1e-9)
-
-
-@settings(max_examples=40, deadline=None)
-@given(problems, st.integers(0, 100), st.integers(1, 6), st.integers(1, 3), st.integers(1, 5))
-def test_populations_are_feasible(problem: PlacementProblem, seed: int, samples: int, kept: int, every: int) -> None:
-    """Members that took others' places are schedules all the same, with the makespan they claim."""
-    observed, rng = observe(problem), np.random.default_rng(seed)
-    pairs = problem.num_ops * problem.num_devices
-    value, device, start = play_population(
-        observed.arrays,
-        Policy(observed.features.base_key, rng.standard_normal(pairs), np.full(pairs, LATE_WEIGHT)),
-        np.zeros(pairs),
-        1.0,
-        samples,
-        min(kept, samples),
-        every,
-        rng,
-    )
-    parallel = dataclasses.replace(problem, transfers="parallel")
-    for s in np.flatnonzero(np.isfinite(value)):
-        whole = np.repeat(start[s][:, None], problem.num_devices, axis=1)
-        found = makespan(parallel, placement_of(parallel, device[s][:, None], whole))
-        assert found == pytest.approx(value[s], rel=1e-9)

@@ -14,8 +14,8 @@ from rlinit.agent.placements.lookahead import play_ahead
 from rlinit.kernels.placements.rollout_arrays import Policy
 from rlinit.kernels.placements.rollouts import play
 from rlinit.placements.problem import PlacementProblem
-from rlinit.placements.timeline import makespan, placement_of
-from tests.placement_cases import problems_of
+from rlinit.placements.timeline import MODES, makespan, obstacle, placement_of
+from tests.placement_cases import problems_of, random_placement_problem
 
 problems = problems_of(0.0, 0.3)
 
@@ -33,16 +33,40 @@ def random_policy(observed: Observation, seed: int) -> Policy:
 @settings(max_examples=60, deadline=None)
 @given(problems, st.integers(0, 10**6), st.integers(0, 20), st.integers(1, 3))
 def test_placements_with_lookahead_are_feasible(problem: PlacementProblem, seed: int, steps: int, ops: int) -> None:
-    """Memory, groups, links and precedence hold, and the makespan is that of the schedule."""
+    """Memory, groups, links and precedence hold, and the makespan is that of the schedule, where transfers run at once.
+
+    Under other rules the schedule is one all the same, and no earlier than if they ran at once.
+    """
     observed = observe(problem)
-    value, device, start = play_ahead(
-        observed.arrays, random_policy(observed, seed), observed.cost_to_go, steps, ops, 1.0
-    )
-    if not np.isfinite(value):
-        return
-    parallel = dataclasses.replace(problem, transfers="parallel")
-    whole = np.repeat(start[:, None], problem.num_devices, axis=1)
-    assert makespan(parallel, placement_of(parallel, device[:, None], whole)) == pytest.approx(value, rel=1e-9)
+    policy = random_policy(observed, seed)
+    for transfers, rule in MODES.items():
+        value, device, start = play_ahead(observed.arrays, policy, observed.cost_to_go, steps, ops, 1.0, rule)
+        if not np.isfinite(value):
+            continue
+        ruled = dataclasses.replace(problem, transfers=transfers)  # type: ignore[arg-type]
+        whole = np.repeat(start[:, None], problem.num_devices, axis=1)
+        found = placement_of(ruled, device[:, None], whole)
+        assert obstacle(ruled, found) == ""
+        assert np.isfinite(makespan(ruled, found))
+        parallel = makespan(dataclasses.replace(problem, transfers="parallel"), found)
+        if transfers == "parallel":
+            assert parallel == pytest.approx(value, rel=1e-9)
+        assert parallel <= value * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("transfers", ["exclusive", "blocking"])
+def test_transfers_of_a_chain_are_counted_as_the_timeline_counts_them(transfers: str) -> None:
+    """Where no two transfers meet, the makespan played is that of the rule; where they do, it knows of the queue."""
+    for seed in range(20):
+        drawn = random_placement_problem(seed, 12, 2, transfers=transfers, forbidden_fraction=0.0)  # type: ignore[arg-type]
+        edges = np.array([(v, v + 1) for v in range(11)])
+        problem = dataclasses.replace(drawn, edges=edges, order=np.arange(12))
+        observed = observe(problem)
+        value, device, start = play_ahead(
+            observed.arrays, random_policy(observed, seed), observed.cost_to_go, 4, 2, np.inf, MODES[transfers]
+        )
+        whole = np.repeat(start[:, None], 2, axis=1)
+        assert makespan(problem, placement_of(problem, device[:, None], whole)) == pytest.approx(value, rel=1e-9)
 
 
 @settings(max_examples=60, deadline=None)
@@ -52,7 +76,7 @@ def test_one_rival_and_no_other_device_is_the_greedy_placement(problem: Placemen
     observed = observe(problem)
     policy = random_policy(observed, seed)
     trace = play(observed.arrays, policy, 0.0, 1, np.random.default_rng(0))
-    value, device, start = play_ahead(observed.arrays, policy, observed.cost_to_go, 0, 1, -np.inf)
+    value, device, start = play_ahead(observed.arrays, policy, observed.cost_to_go, 0, 1, -np.inf, MODES["parallel"])
     assert value == trace.value[0, 0]
     if np.isfinite(value):
         np.testing.assert_array_equal(device, trace.device[0])

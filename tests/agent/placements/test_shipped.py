@@ -12,7 +12,7 @@ from rlinit.agent.selection import find_checkpoint
 from rlinit.datasets.random.randomly_wired import WIRINGS, rwnn
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 from rlinit.placements.lowering import lower_placement
-from rlinit.placements.problem import Placement, PlacementProblem
+from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import makespan
 
 
@@ -34,19 +34,14 @@ def problems() -> list[PlacementProblem]:
 
 
 def test_it_is_better_than_heft_on_unseen_networks(agent: LatencyAgent, problems: list[PlacementProblem]) -> None:
-    """The greedy placement is clearly better than HEFT in the mean, and a population is better still."""
-    greedy, sampled = [], []
+    """Its placement is clearly better than HEFT's in the mean."""
+    ratios = []
     for problem in problems:
-        heft = PLACEMENT_HEURISTICS["heft"](problem, seed=0)
-        told: list[Placement] = []
-        found = decode_placement(agent, problem, samples=64, on_greedy=told.append)
+        heft, found = PLACEMENT_HEURISTICS["heft"](problem, seed=0), decode_placement(agent, problem)
         assert heft is not None
         assert found is not None
-        value = makespan(problem, heft)
-        greedy.append(makespan(problem, told[0]) / value)
-        sampled.append(found.value / value)
-    assert np.exp(np.mean(np.log(greedy))) < 0.95
-    assert np.exp(np.mean(np.log(sampled))) < 0.94
+        ratios.append(found.value / makespan(problem, heft))
+    assert np.exp(np.mean(np.log(ratios))) < 0.95
 
 
 def test_schedule_uses_it_and_says_so() -> None:

@@ -25,7 +25,7 @@ from rlinit.stages.lowering import lower_stages
 from rlinit.stages.problem import StageAssignment, StageProblem, StageResult, Value, evaluate, memory_value, stage_cost
 from tests.draws import draws
 from tests.exact.stages.cases import any_problem, at_most
-from tests.stage_cases import brute_force_memory, brute_force_pipeline, random_problem
+from tests.stage_cases import brute_force_memory, brute_force_pipeline, monotone_assignments, random_problem
 
 Objective = Literal["pipeline", "memory"]
 SEEDS = st.integers(0, 10**6)
@@ -174,21 +174,62 @@ class TestIdeals:
         assert count_ideals(problem, 10**6) == expected
 
 
+def mostly_weightless(seed: int, objective: Objective, cache: float = np.inf) -> StageProblem:
+    """Return a random problem of six nodes, most of which take no time, and of one or two kinds of devices."""
+    return random_problem(
+        seed,
+        6,
+        3,
+        objective=objective,
+        num_classes=1 + seed % 2,
+        density=(0.2, 0.35, 0.5)[seed % 3],
+        zero_fraction=0.7,
+        cache_fraction=cache,
+        integer=True,
+        tensors_per_node=1 + seed // 2 % 2,
+    )
+
+
 class TestMerging:
-    """Weightless ends of the graph."""
+    """Weightless nodes join neighbours."""
 
     @given(seed=SEEDS, objective=st.sampled_from(["pipeline", "memory"]), cache=st.sampled_from([np.inf, 0.5]))
     @settings(max_examples=draws(120), deadline=None)
     def test_keeps_the_optimum(self, seed: int, objective: Objective, cache: float) -> None:
         """Merging leaves the optimal value of either objective as it was."""
-        problem = random_problem(
-            seed, 6, 3, objective=objective, zero_fraction=0.7, cache_fraction=cache, integer=True, tensors_per_node=2
-        )
+        problem = mostly_weightless(seed, objective, cache)
         merged = merge_weightless(problem).problem
         if objective == "memory":
             assert brute_force_memory(merged) == brute_force_memory(problem)
         else:
             assert brute_force_pipeline(merged) == pytest.approx(brute_force_pipeline(problem), rel=1e-12)
+
+    @given(seed=SEEDS, objective=st.sampled_from(["pipeline", "memory"]))
+    @settings(max_examples=draws(40), deadline=None)
+    def test_following_the_roots_costs_no_more(self, seed: int, objective: Objective) -> None:
+        """Whatever the assignment: with each group where its root is, no level gets worse, and none is infeasible."""
+        problem = mostly_weightless(seed, objective)
+        merged = merge_weightless(problem)
+        for stage in monotone_assignments(problem):
+            before = StageAssignment(stage, problem.stage_class)
+            after = merged.contract(before)
+            value = evaluate(problem, merged.expand(after))
+            pairs = zip(value, evaluate(problem, before), strict=True)
+            assert all(new <= old * (1 + 1e-12) for new, old in pairs)
+            assert evaluate(merged.problem, after) == pytest.approx(value, rel=1e-12)
+
+    def test_views_follow_what_they_view(self) -> None:
+        """Views join the op before them, slices of one tensor together; what makes more of it joins the op after."""
+        edges = [(0, 1), (1, 2), (1, 3), (2, 4), (3, 4)]
+        view = from_edges(5, edges, np.array([1.0, 0.0, 1.0, 1.0, 1.0]), 2, 1.0)
+        assert merge_weightless(view).group.tolist() == [0, 0, 1, 2, 3]
+        slices = from_edges(4, [(0, 1), (0, 2), (1, 3), (2, 3)], np.array([1.0, 0.0, 0.0, 1.0]), 2, 0.0)
+        assert merge_weightless(slices).group.tolist() == [0, 0, 0, 1]
+        larger = from_edges(3, [(0, 1), (1, 2)], np.array([1.0, 0.0, 1.0]), 2, 1.0)
+        larger = dataclasses.replace(larger, in_s=np.array([[1.0, 2.0]]), out_s=np.array([[1.0, 2.0]]))
+        assert merge_weightless(larger).group.tolist() == [0, 1, 1]
+        read_twice = from_edges(4, [(0, 1), (0, 3), (1, 2), (1, 3)], np.array([1.0, 0.0, 1.0, 1.0]), 2, 1.0)
+        assert merge_weightless(read_twice).problem.num_nodes == 4
 
     def test_a_node_with_work_stays(self) -> None:
         """Only what weighs nothing is merged: a source with time, or one that a class may not run, is left alone."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rlinit.graph import Graph
-from rlinit.stages.groups.layouts import Layout, Pieces, layout_of
+from rlinit.stages.groups.layouts import Layout, Pieces, layouts_of
 from tests.late import late_imports
 
 with late_imports():
@@ -96,9 +96,23 @@ def test_pieces_need_no_more_than_pieces(name: str) -> None:
     program, graph, values = traced(name)
     nodes = {node.name: node for node in program.graph.nodes}
     with torch.no_grad():
-        for degree in (2, 4, 8):
-            layout = layout_of(graph, degree)
+        for layout in (layout for degree in (2, 4, 8) for layout in layouts_of(graph, degree)):
             split = [v for v in range(graph.num_ops) if layout.work[v] < 1.0]
             assert split
             for v in split:
                 check_op(nodes[graph.names[v]], layout.read[v], layout, v, values)
+
+
+@pytest.mark.parametrize("degree", [2, 4])
+def test_sequence_parallelism_sends_as_much(degree: int) -> None:
+    """An all-reduce is a scatter and a gather, forward and backward; nothing of a layer is done by all devices."""
+    graph = traced("llama")[1]
+    plain, sequence = layouts_of(graph, degree)
+    for back in ("", "_back"):
+        reduced, gathered = (
+            [one.exchanged_bytes[what + back].sum() for one in (plain, sequence)]
+            for what in ("all_reduce", "all_gather")
+        )
+        assert reduced[1] == 0.0 < reduced[0]
+        assert 2.0 * reduced[0] + gathered[0] == gathered[1]
+    assert (sequence.work == 1.0).sum() <= 1 < (plain.work == 1.0).sum()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
-from rlinit.placements.timeline import makespan
+from rlinit.placements.timeline import makespan, placement_of
 from tests.late import late_imports
 from tests.placement_cases import random_placement_problem
 
@@ -44,6 +44,28 @@ def test_parts_of_networks_are_whole_problems() -> None:
         assert (problem.edges < problem.num_ops).all()
         assert np.isfinite(problem.op_time_s).all()
     assert np.isfinite(batch.reference).all()
+
+
+def test_problems_have_every_rule_many_devices_and_memory_that_binds() -> None:
+    """All three rules, up to dozens of devices, and limits of memory under which HEFT still finds a schedule."""
+    batch = PlacementTask(PlacementTaskParams(other_devices=0.3, layered=0.5, shared_links=0.7)).generate(2, 90, 40)
+    assert {problem.transfers for problem in batch.problems} == {"parallel", "exclusive", "blocking"}
+    assert max(problem.num_devices for problem in batch.problems) > 16
+    assert any(np.isfinite(problem.capacity_bytes).all() for problem in batch.problems)
+    assert np.isfinite(batch.reference).all()
+
+
+def test_what_is_played_is_valued_under_the_rule_of_transfers() -> None:
+    """Values of schedules are their makespans under the rule of their problem."""
+    task = PlacementTask(PlacementTaskParams(hidden=8, layers=1, layered=1.0, other_devices=0.0, shared_links=1.0))
+    batch, network = task.generate(3, 15, 4), task.network(0)
+    played = task.rollout(network, batch, task.forward(network, batch, torch.device("cpu")), samples=3, seed=0)
+    for g, problem in enumerate(batch.problems):
+        mine = slice(int(batch.arrays.ptr[g]), int(batch.arrays.ptr[g + 1]))
+        for s in range(3):
+            device = played.trace.device[s, mine][:, None]
+            start = np.repeat(played.trace.start[s, mine][:, None], problem.num_devices, axis=1)
+            assert makespan(problem, placement_of(problem, device, start)) == pytest.approx(played.value[g, s])
 
 
 def test_an_untrained_network_is_heft(task: PlacementTask) -> None:
