@@ -354,7 +354,15 @@ class PoolCosts(DeviceCosts):
         return {pair: rate if {SOURCE, SINK} & {*pair} else rate * share for pair, rate in super().links.items()}
 
     def fleet(self, pass_s: float, *, shared: bool = True) -> Fleet:
-        """Return the devices at rates that are kept to where a pass that makes a token takes at most so long."""
+        """Return the devices at rates that are kept to where a pass that makes a token takes at most so long.
+
+        Parameters
+        ----------
+        pass_s
+            Seconds of such a pass.
+        shared
+            Whether layers keep to their shares of the pass, so that every path takes so long at most.
+        """
         return balanced(super().fleet(pass_s, shared=shared), self.layers)
 
     def limits(self, max_latency_s: float = math.inf) -> Fleet:
