@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from copy import copy
@@ -68,6 +69,8 @@ class LatencyProgram(Program):
             self.share |= {(v, i): at for v in group for i, at in on.items()}
         self.start = [self._variable(f"t_{v}", False) for v in range(len(state.devices))]
         self.orders: dict[tuple[int, int, int], int] = {}
+        self.levels: dict[tuple[int, int], int] = {}
+        self._named: dict[tuple[Any, ...], int] = {}
         self._known: set[Any] = set()
         self._paths = _Paths(windows, state)
         self._leads = sorted(
@@ -88,6 +91,14 @@ class LatencyProgram(Program):
                 terms = [(self.share[key], -amount) for key, amount in share.items()]
                 self._row(name, [*terms, *((self.start[v], -amount) for v, amount in start.items()), (0, end)], number)
 
+    def copy(self) -> LatencyProgram:
+        """Return a program to which variables and rows are added apart from this one's."""
+        other = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, (list, dict, set)):
+                setattr(other, name, copy(value))
+        return other
+
     def solution(self, plan: Any, value: Fraction) -> dict[int, Fraction]:
         """Return the variables that are not 0 in a plan's schedule, whose ops run as early as its orders let them.
 
@@ -98,17 +109,20 @@ class LatencyProgram(Program):
         """
         costs, found = self.windows.costs, super().solution(plan, value)
         batches, ends = check.timeline(plan, costs.graph, costs.hardware)
-        where, start, moved = dict(batches.at), dict[int, Fraction](), dict[int, int]()
+        where, start, moved = dict(batches.at), dict[int, int](), dict[int, int]()
         for like in self._likes:
             on = {v: i for v, i in where if i in like}
             used = list(dict.fromkeys(on[v] for v in self._leads if v in on))
             moved |= dict(zip(used, like, strict=False))
         for (v, k), job in batches.at.items():
             i = moved[k]
-            start[v] = (ends[job] - batches.jobs[job][0]) / self.unit
-            found |= {self.share[v, i]: ONE, self.start[v]: start[v]}
+            # Times are whole numbers in the program, rounded down where they have no unit; so may starts be, then.
+            start[v] = math.floor((ends[job] - batches.jobs[job][0]) / self.unit)
+            found |= {self.share[v, i]: ONE, self.start[v]: Fraction(start[v])}
         for (u, v, i), at in self.orders.items():
             found[at] = Fraction(start[u] + self.windows.time[u][i] <= start[v])
+        for (v, least), at in self.levels.items():
+            found[at] = Fraction(start[v] >= least)
         return {at: amount for at, amount in found.items() if amount or not at}
 
     def pairs(self, fixed: dict[int, int], point: Any) -> list[int]:
@@ -132,7 +146,7 @@ class LatencyProgram(Program):
                 if not ordered and self.orders.get((u, v, i)) not in fixed:
                     # Of an op without time within another, too, it says how far it is from both orders.
                     over[u, v, i] = min(ends[0] - begin[u], ends[1] - begin[v])
-        return [self._order_of(*key) for key in sorted(over, key=lambda key: -over[key])[:_PAIRS] if over[key] > least]
+        return [self.order_of(*key) for key in sorted(over, key=lambda key: -over[key])[:_PAIRS] if over[key] > least]
 
     def _longest_paths(self, state: check.State) -> bool:
         """Raise heads and tails to longest paths, and strike out devices on which one is too long; return if any was.
@@ -188,7 +202,7 @@ class LatencyProgram(Program):
             if len(mine) > 1 and i not in left
         ]
         new = case.pairs[len(state.pairs) :]
-        return struck or [self._order_of(min(pair), max(pair), state.devices[pair[0]][0]) for pair in new[:1]]
+        return struck or [self.order_of(min(pair), max(pair), state.devices[pair[0]][0]) for pair in new[:1]]
 
     def cut(self, point: Any, decided: bool) -> bool:
         """Add rows of paths, and of devices that are alike, that a point violates; return whether there were any.
@@ -224,7 +238,7 @@ class LatencyProgram(Program):
                         self._row(f"alike_{v}_{j}", [(at, -1), *((each, 1) for each in earlier)], 0)
                     earlier.append(self.share[v, i])
 
-    def _order_of(self, u: int, v: int, i: int) -> int:
+    def order_of(self, u: int, v: int, i: int) -> int:
         """Return y, which is 1 where u is before v on device i, else 0; elsewhere its rows say nothing."""
         if (u, v, i) in self.orders:
             return self.orders[u, v, i]
@@ -233,8 +247,55 @@ class LatencyProgram(Program):
             lasts = [(self.share[first, k], -self.windows.time[first][k]) for k in self.state.devices[first]]
             both = [(self.share[w, i], -self.longest) for w in (u, v)]
             times = [(self.start[second], 1), (self.start[first], -1), (y, sign * self.longest)]
+            self._named["order", first, second, i] = len(self.rows)
             self._row(f"order_{first}_{second}_{i}", [*times, *lasts, *both], self.longest * (sign - 5) // 2)
         return y
+
+    def order_row(self, u: int, v: int, i: int) -> int:
+        """Return the row that says of two ops of device i that v starts after u ends, where u is first."""
+        self.order_of(min(u, v), max(u, v), i)
+        return self._named["order", u, v, i]
+
+    def level(self, v: int, least: int) -> tuple[int, int, int]:
+        """Return the binary that says whether an op starts at a time or later, and before it two rows that say so."""
+        if (v, least) not in self.levels:
+            at = self.levels[v, least] = self._variable(f"b_{v}_{least}", True)
+            self._named["level", v, least] = len(self.rows)
+            self._row(f"from_{v}_{least}", [(self.start[v], 1), (at, -least)], 0)
+            self._row(f"until_{v}_{least}", [(self.start[v], -1), (at, self.longest - least + 1)], 1 - least)
+        row = self._named["level", v, least]
+        return row, row + 1, self.levels[v, least]
+
+    def arc(self, u: int, v: int, least: int, a: int, b: int) -> int:
+        """Return the row of the least time between the starts of two ops, on sets of devices given as bits."""
+        if (key := ("arc", u, v, least, a, b)) not in self._named:
+            self._named[key] = len(self.rows)
+            out = [
+                (self.share[w, i], least)
+                for w, on in ((u, a), (v, b))
+                for i in self.state.devices[w]
+                if not on >> i & 1
+            ]
+            self._row(f"arc_{u}_{v}_{len(self.rows)}", [(self.start[v], 1), (self.start[u], -1), *out], least)
+        return self._named[key]
+
+    def energy(self, i: int, start: int, end: int, parts: tuple[tuple[int, int], ...]) -> int:
+        """Return the row that parts of ops that device i does between two times take no longer than that.
+
+        An op that starts at least its own time less the part before ``start``, and no later than the part before
+        ``end``, has that part between them.
+        """
+        if (key := ("energy", i, start, end, parts)) not in self._named:
+            terms = list[tuple[int, int]]()
+            for v, part in parts:
+                terms.append((self.share[v, i], -part))
+                head = start - self.windows.time[v][i] + part
+                terms += [(self.level(v, head)[2], -part)] if head > 0 else []
+                terms.append((self.level(v, end - part + 1)[2], part))
+            spare = sum(part for v, part in parts if start - self.windows.time[v][i] + part > 0)
+            self._named[key] = len(self.rows)
+            self._row(f"energy_{i}_{start}_{end}_{len(self.rows)}", terms, start - end - spare)
+        return self._named[key]
 
 
 class _Paths:

@@ -8,9 +8,9 @@ linear programs alone.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import defaultdict
-from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -18,7 +18,9 @@ from pyscipopt import LP
 
 from rlinit.budget import Budget
 from rlinit.certificates import check
+from rlinit.certificates.derivations import C, Derivations, Key
 from rlinit.certificates.latency_program import LatencyProgram
+from rlinit.certificates.learning import Learning
 from rlinit.certificates.programs import PlacementProgram, Program, StageProgram
 from rlinit.certificates.writing import exact_plan
 from rlinit.errors import InvalidPlan
@@ -39,21 +41,13 @@ the whole number before the goal, from which it is rounded up."""
 _CANDIDATES = 6
 """Variables whose two cases are looked at before one is chosen."""
 
-MOST_BYTES = 1 << 28
-"""Bytes of a file, of which more are not written."""
-
 _SEVERAL = "stages of several devices have no proofs in other formats"
 
-_TOO_LONG = "the proof takes more than {:,} bytes"
+_LEARNING = 0.5
+"""Share of the time for a search that learns."""
 
 _MOST_DEPTH = 600
 """Decisions above a node of the tree."""
-
-C = {0: 1}
-"""The objective, as a row."""
-
-Key = tuple[Any, ...]
-"""A constraint: ("low" | "high", variable), ("one", group), ("row", row) or ("derived", place)."""
 
 
 class _OpenCase(Exception):
@@ -72,22 +66,7 @@ class _Sum(NamedTuple):
         return -(-self.side // self.of_c)
 
 
-class Derivation(NamedTuple):
-    """A constraint with its reason: "asm", an assumption; "lin" or "rnd", a sum, rounded up; "uns", of two cases.
-
-    ``terms`` are constraints with whole multipliers, which prove ``of_c`` times the constraint, or a contradiction
-    where that is 0; or pairs of what is proven in a case and its assumption.
-    """
-
-    sense: str
-    row: dict[int, int]
-    side: int
-    reason: str
-    terms: list[Any]
-    of_c: int = 0
-
-
-class Proof:
+class Proof(Derivations):
     """Derivations of ``C >= goal`` from a program, in the order of a search in depth.
 
     Parameters
@@ -101,11 +80,9 @@ class Proof:
     """
 
     def __init__(self, program: Program, goal: int, budget: Budget) -> None:
-        self.program, self.goal, self.budget = program, goal, budget
-        self.derived: list[Derivation] = []
-        self.rests = defaultdict[Key, frozenset[Key]](frozenset)  # assumptions that a constraint rests on
+        super().__init__(program, goal)
+        self.budget = budget
         self.size = max(1, goal)  # what a start or C is a part of, in the linear program
-        self.bytes = 0
         self.root = _Sum({("low", 0): 1}, 1, 0)
         self._lp, self._fixed = LP(), dict[int, int]()
         self._scales: list[int] = []
@@ -136,17 +113,7 @@ class Proof:
         exact = not found.of_c or found.side >= self.goal * found.of_c
         common = math.gcd(found.of_c, *found.terms.values())
         terms = [(key, weight // common) for key, weight in found.terms.items() if weight]
-        return self._derive("G", C, self.goal, "lin" if exact else "rnd", terms, found.of_c // common)
-
-    def _derive(self, sense: str, row: dict[int, int], side: int, reason: str, terms: list[Any], of_c: int = 0) -> Key:
-        new = "derived", len(self.derived)
-        rests = (self.rests[one] - {other} for one, other in terms)
-        self.rests[new] = frozenset({new} if reason == "asm" else ()).union(*rests)
-        self.derived.append(Derivation(sense, row, side, reason, terms, of_c))
-        self.bytes += 40 + sum(len(str(each)) for each in terms)
-        if self.bytes > MOST_BYTES:
-            raise InvalidPlan(_TOO_LONG.format(MOST_BYTES))
-        return new
+        return self.derive("G", C, self.goal, "lin" if exact else "rnd", terms, found.of_c // common)
 
     def _prove(self, fixed: dict[int, int], assumed: dict[int, Key]) -> Key:
         """Return the constraint ``C >= goal`` under assumptions that fix variables; it is derived last."""
@@ -168,12 +135,12 @@ class Proof:
         branch = self._branch(fixed, value, point, decided)
         sides = []
         for value in (1, 0):
-            case = self._derive("LG"[value], {branch: 1}, value, "asm", [])
+            case = self.derive("LG"[value], {branch: 1}, value, "asm", [])
             proven = self._prove(fixed | {branch: value}, assumed | {branch: case})
             if case not in self.rests[proven]:
                 return proven
             sides.append((proven, case))
-        return self._derive("G", C, self.goal, "uns", sides)
+        return self.derive("G", C, self.goal, "uns", sides)
 
     def _closes(self, value: float) -> bool:
         """Return whether C, in parts of the goal, is rounded up to it."""
@@ -292,7 +259,7 @@ class Proof:
 class Proven(NamedTuple):
     """A proof, a solution that is the plan, the value proven (inf: no schedule), and what a reader is told of them."""
 
-    proof: Proof
+    proof: Derivations
     solution: dict[int, Fraction]
     value: Fraction | float
     about: list[str]
@@ -334,16 +301,31 @@ def prove(plan: Plan, graph: Graph, hardware: Hardware, time_limit_s: float) -> 
     goals = [math.ceil(min(value, (bound or value) * (1 - check.ROUNDING)) / program.unit)]
     if value - bound <= check.OPTIMAL * value:  # which may lie above the optimum by the rounding of floats
         goals.insert(0, math.floor(value / program.unit))
-    first, *less = dict.fromkeys(goals)
-    proof = Proof(program, first, budget)
-    proof.run(*less)
+    proof = _proof_of(program, list(dict.fromkeys(goals)), budget)
     proven = proof.goal * program.unit
     about = [
         f"rlinit: the {plan.objective} of {plan.graph!r} on {plan.hardware!r} is at least {float(proven)}",
         f"C counts units of {program.unit}. Ops (or parts that stay together) and devices are numbered from 0.",
         "The program is what is taken for granted of every schedule no longer than the plan; nothing else is.",
     ]
-    return Proven(proof, program.solution(read[0], value), proven, about)
+    return Proven(proof, proof.program.solution(read[0], value), proven, about)
+
+
+def _proof_of(program: Program, goals: list[int], budget: Budget) -> Derivations:
+    """Return a proof of the first goal for which there is one in the time, or of what the root's program says.
+
+    Of latency, a search that learns comes before the tree.
+    """
+    if isinstance(program, LatencyProgram):
+        for goal in goals:
+            search = Learning(program.copy(), goal, budget.share(_LEARNING * budget.remaining_s))
+            with contextlib.suppress(check.Refuted):
+                if search.run():
+                    search.clauses.conclude()
+                    return search.clauses
+    proof = Proof(program, goals[0], budget)
+    proof.run(*goals[1:])
+    return proof
 
 
 def _prove_none(plan: Plan, graph: Graph, hardware: Hardware, time_limit_s: float) -> Proven:
@@ -361,20 +343,3 @@ def _prove_none(plan: Plan, graph: Graph, hardware: Hardware, time_limit_s: floa
         "Every schedule satisfies the rows with C = 0, for no row is about C. So C >= 1 says that there is none.",
     ]
     return Proven(proof, {}, math.inf, about)
-
-
-def text_of(lines: Iterable[str]) -> str:
-    """Return lines as one text.
-
-    Raises
-    ------
-    InvalidPlan
-        They take more than `MOST_BYTES`.
-    """
-    kept, size = list[str](), 0
-    for line in lines:
-        kept.append(f"{line}\n")
-        size += len(line) + 1
-        if size > MOST_BYTES:
-            raise InvalidPlan(_TOO_LONG.format(MOST_BYTES))
-    return "".join(kept)

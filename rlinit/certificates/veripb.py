@@ -14,7 +14,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from rlinit.certificates.proof import C, Key, Proof, Proven, prove, text_of
+from rlinit.certificates.derivations import C, Derivations, Key, text_of
+from rlinit.certificates.proof import Proven, prove
 from rlinit.errors import InvalidPlan
 from rlinit.files import write_atomically
 from rlinit.graph import Graph
@@ -88,7 +89,7 @@ class Bits:
         Bits of each number.
     """
 
-    def __init__(self, proof: Proof, width: int) -> None:
+    def __init__(self, proof: Derivations, width: int) -> None:
         self.proof, self.names = proof, list[list[str]]()
         used = {0}.union(*proof.program.groups, *(row for _, row, _ in proof.program.rows))
         for at, name in enumerate(proof.program.names):
@@ -134,15 +135,22 @@ class Bits:
         yield f"pbc {self._sum(C)} >= {self.proof.goal} : subproof"
         numbers, literals = dict[Key, int](), dict[Key, str]()  # of rows, and of what is opposite to assumptions
         for place, (_, row, side, reason, terms, of_c) in enumerate(self.proof.derived):
-            if reason == "asm":
-                literals["derived", place] = f"+1 {'~' * side}{self.names[next(iter(row))][0]} "
+            key = "derived", place
+            if reason == "asm" and row == C:  # C < goal; the other case, C >= goal, is what is refuted
+                numbers[key] = below
+            elif reason == "asm":
+                literals[key] = f"+1 {'~' * side}{self.names[next(iter(row))][0]} "
+            if reason == "asm" or (reason == "uns" and terms[0][1] in numbers):
                 continue
-            numbers["derived", place] = last = last + 1
-            if reason == "uns":
-                clause = "".join(literals[key] for key in sorted(self.proof.rests["derived", place]))
-                yield f"rup {clause}>= 1 : ~ {' '.join(str(numbers[key]) for key, _ in terms)} ;"
+            numbers[key] = last = last + 1
+            if reason in ("uns", "rup"):
+                clause = [literals[each] for each in sorted(self.proof.rests[key] & literals.keys())]
+                clause += [f"+1 {'~' * (amount < 0)}{self.names[at][0]} " for at, amount in row.items() if at]
+                hints = [str(numbers[each]) for each, _ in terms if each in numbers]
+                yield f"rup {''.join(clause)}>= 1 : ~ {' '.join(hints)} ;"
             else:
-                rows = [(below, of_c), *((self._number(key, weight), abs(weight)) for key, weight in terms)]
+                rows = [(below, of_c if row == C else 0)]
+                rows += [(numbers.get(each) or self._number(each, weight), abs(weight)) for each, weight in terms]
                 summed = [f"{number} {weight} *" for number, weight in rows if number and weight]
                 yield f"pol {' '.join([summed[0], *(f'{each} +' for each in summed[1:])])} ;"
         yield f"qed : {last} ;"

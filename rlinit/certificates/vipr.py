@@ -10,7 +10,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from rlinit.certificates.proof import C, Key, Proof, prove, text_of
+from rlinit.certificates.derivations import C, Derivations, Key, text_of
+from rlinit.certificates.proof import prove
 from rlinit.files import write_atomically
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
@@ -46,7 +47,7 @@ def write_vipr(path: str | Path, plan: Plan, graph: Graph, hardware: Hardware, t
     return float(proven)
 
 
-def vipr_lines(proof: Proof, about: list[str], solution: dict[int, Fraction]) -> Iterator[str]:
+def vipr_lines(proof: Derivations, about: list[str], solution: dict[int, Fraction]) -> Iterator[str]:
     """Yield the lines of the file.
 
     Parameters
@@ -83,7 +84,7 @@ def vipr_lines(proof: Proof, about: list[str], solution: dict[int, Fraction]) ->
     yield f"DER {len(proof.derived)}"
     index |= {("derived", place): len(index) + place for place in range(len(proof.derived))}
     for place, (sense, row, least, reason, terms, of_c) in enumerate(proof.derived):
-        told = [reason]
+        told = ["rnd" if reason == "rup" else reason]
         if reason == "uns":
             told += [str(index[key]) for pair in terms for key in pair]
         elif reason != "asm":

@@ -16,7 +16,7 @@ import pytest
 import rlinit
 from rlinit.budget import Budget
 from rlinit.certificates import check, write_vipr
-from rlinit.certificates import proof as trees
+from rlinit.certificates import derivations
 from rlinit.certificates.latency_program import LatencyProgram
 from rlinit.certificates.programs import Program, StageProgram
 from rlinit.certificates.proof import Proof
@@ -133,7 +133,7 @@ def test_a_program_holds_for_every_schedule_of_a_chain() -> None:
     costs = costs_of(fuzz.Case(0, graph, hardware, {"objective": "latency"}), 0, ())
     program = LatencyProgram(costs, Fraction(6), 5.0)
     for u, v in itertools.combinations(range(3), 2):
-        program._order_of(u, v, 0)
+        program.order_of(u, v, 0)
     for order in itertools.permutations(range(3)):
         at, point = 0, dict.fromkeys(range(len(program.names)), 0)
         for v in order:
@@ -212,7 +212,7 @@ def test_files_that_would_be_too_long_are_refused_before_they_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The search for a tree ends where its derivations take more than the most bytes of a file."""
-    monkeypatch.setattr(trees, "MOST_BYTES", 50)
+    monkeypatch.setattr(derivations, "MOST_BYTES", 50)
     plan = rlinit.schedule(GRAPH, MESH, objective="latency")
     with pytest.raises(InvalidPlan, match="more than 50 bytes"):
         plan.certify_vipr(tmp_path / "x.vipr", GRAPH, MESH)
