@@ -426,7 +426,7 @@ class Learning:
                 blocks.append((list(self._root(at, lit)), weights[lit]))
                 fresh -= at >= start
                 del weights[lit]
-            elif fresh == 1 and at >= start or at < start:
+            elif (fresh == 1 and at >= start) or at < start:
                 kept.append((at, lit))
                 fresh -= at >= start
             else:
@@ -450,7 +450,7 @@ class Learning:
         return var if isinstance(var, int) else self.clauses.members[var[1]][0]
 
     def _decision(self) -> Lit | None:
-        """Return a device of an op or an order of two that is open, of which there is least room and most was learned."""
+        """Return an open device or order of which there is least room and most was learned."""
         clauses, best, most = self.clauses, None, -1.0
         on = defaultdict[int, list[int]](list)
         for g, members in clauses.members.items():
