@@ -18,7 +18,7 @@ C = {0: 1}
 """The objective, as a row."""
 
 Key = tuple[Any, ...]
-"""A constraint: ("low" | "high", variable), ("one", group), ("row", row), ("derived", place) or ("below",): C < goal."""
+"""A constraint: ("low" | "high", variable), ("one", group), ("row", row) or ("derived", place)."""
 
 
 class Derivation(NamedTuple):

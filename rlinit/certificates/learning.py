@@ -1,6 +1,6 @@
 """Refutes schedules below a goal by a search that learns a clause from every conflict, for files in other formats.
 
-The search decides devices of ops and which of two ops of a device is first. What follows is a clause of literals, bounds
+The search decides devices of ops and which of two ops of a device is first. What follows are clauses of bounds
 of a start or of a binary, whose name says how it comes out of rows of the program (`rlinit.certificates.clauses`): of
 an arc, an end, two ops of a device, or more work than time between two moments, which is edge finding as well. A clause
 that is learned names those that propagation needs to refute its opposite.
