@@ -13,7 +13,8 @@ import rlinit
 from benchmarks.components.certificates import checked
 from benchmarks.families.task_graphs import Instance, job_shops
 from benchmarks.record import print_table, save, timed
-from rlinit.certificates.proof import prove, text_of
+from rlinit.certificates.derivations import text_of
+from rlinit.certificates.proof import prove
 from rlinit.certificates.veripb import veripb_texts
 from rlinit.certificates.vipr import vipr_lines
 from rlinit.datasets.published.location import instances_root

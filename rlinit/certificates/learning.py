@@ -451,7 +451,8 @@ class Learning:
 
     def _decision(self) -> Lit | None:
         """Return an open device or order of which there is least room and most was learned."""
-        clauses, best, most = self.clauses, None, -1.0
+        clauses, most = self.clauses, -1.0
+        best: Lit | None = None
         on = defaultdict[int, list[int]](list)
         for g, members in clauses.members.items():
             left = self.left[g]
@@ -468,7 +469,7 @@ class Learning:
                     on[left.bit_length() - 1].append(v)
         for i, ops in on.items():
             for u, v in itertools.combinations(sorted(ops), 2):
-                y = ("y", u, v, i)
+                y: Var = ("y", u, v, i)
                 if self.low[y] or not self.high[y] or v not in self._beside[u][i]:
                     continue
                 forth = self.high[v] - self.low[u] - self.time[u][i]

@@ -15,8 +15,7 @@ import pytest
 
 import rlinit
 from rlinit.budget import Budget
-from rlinit.certificates import check, write_vipr
-from rlinit.certificates import derivations
+from rlinit.certificates import check, derivations, write_vipr
 from rlinit.certificates.latency_program import LatencyProgram
 from rlinit.certificates.programs import Program, StageProgram
 from rlinit.certificates.proof import Proof
