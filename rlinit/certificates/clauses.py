@@ -71,7 +71,13 @@ class Clauses(Derivations):
         self._keys: dict[Name, Key] = {}
 
     def least(self, k: int, a: int, b: int) -> int:
-        """Return the least time from the start of an arc's first op to that of its second, between sets of devices."""
+        """Return the least time from the start of an arc's first op to that of its second, between sets of devices.
+
+        Parameters
+        ----------
+        k, a, b
+            The arc, and devices of both ops as bits.
+        """
         if (k, a, b) not in self._least:
             u, _, move = self.arcs[k]
             self._least[k, a, b] = min(
@@ -80,7 +86,13 @@ class Clauses(Derivations):
         return self._least[k, a, b]
 
     def named(self, name: Name, lit: Lit | None) -> Name:
-        """Return the name of a clause that says a literal, where a start of it was left open."""
+        """Return the name of a clause that says a literal, where a start of it was left open.
+
+        Parameters
+        ----------
+        name, lit
+            The clause, of which the last number may be missing, and the literal; None at a conflict of all others.
+        """
         if lit is None or len(name) != {"arc": 4, "order": 4, "end": 3}.get(name[0]):
             return name
         _, up, bound = lit
@@ -88,7 +100,13 @@ class Clauses(Derivations):
         return (*name, bound - time if up else bound + 1)
 
     def lits(self, name: Name) -> list[Lit]:
-        """Return the literals of a clause."""
+        """Return the literals of a clause.
+
+        Parameters
+        ----------
+        name
+            The clause.
+        """
         if name[0] == "learned":
             return self.learned[name[1]]
         if name not in self._lits:
@@ -144,12 +162,26 @@ class Clauses(Derivations):
             yield from ((("x", g, i), True, 1) for i in self.devices[g] if not mask >> i & 1)
 
     def implied(self, name: Name, lit: Lit) -> Iterator[Name]:
-        """Yield what leads from the literal that a clause says to one that says less."""
+        """Yield what leads from the literal that a clause says to one that says less.
+
+        Parameters
+        ----------
+        name, lit
+            The clause, and the literal that says less.
+        """
         bound = next(each for each in self.lits(name) if each[:2] == lit[:2])
         yield ("up", *bound, lit[2]) if lit[1] else ("up", *negated(lit), bound[2] + 1)
 
     def learn(self, lits: list[Lit], steps: dict[Name, int]) -> int:
-        """Keep a clause that the sum of others, so often each, is up to rounding; return its number."""
+        """Keep a clause that the sum of others, so often each, is up to rounding; return its number.
+
+        Parameters
+        ----------
+        lits
+            The clause.
+        steps
+            Names of the others in the order in which they propagate from its opposite, and how often each counts.
+        """
         self.learned.append(lits)
         self._steps.append(steps)
         return len(self.learned) - 1

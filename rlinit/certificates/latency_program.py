@@ -160,50 +160,6 @@ class LatencyProgram(Program):
         check.need(struck is not None, "an op is on no device of a schedule as long as the plan")
         return bool(struck)
 
-    def late(self, fixed: dict[int, int], point: Any, goal: int) -> list[int]:
-        """Return a variable of which time windows refute one case, if a point has an op there or all is refuted.
-
-        Parameters
-        ----------
-        fixed, point, goal
-            Variables decided, a value for each, and the goal in units of C.
-        """
-        windows, state = copy(self.windows), self.state.copy()
-        windows.most = goal - 1
-        for group in windows.groups:
-            left = [i for i in state.devices[group[0]] if fixed.get(self.share[group[0], i]) != 0]
-            left = [i for i in left if fixed.get(self.share[group[0], i])] or left
-            for v in group:
-                state.devices[v] = left
-        for (u, v, i), at in self.orders.items():
-            if at in fixed and state.devices[u] == state.devices[v] == [i]:
-                check.put(state, *((u, v) if fixed[at] else (v, u)))
-        late = self._late(windows, state)
-        missed = [at for at in late if at < len(point) and point[at] > VIOLATED]
-        if missed or not late or windows.settle(state):
-            return sorted(missed, key=lambda at: -point[at])[:1]
-        return late[:1]
-
-    def _late(self, windows: check.Windows, state: check.State) -> list[int]:
-        """Return where an op is on a device too late for its paths, or else beside an op; or else an order of two."""
-        befores, afters = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
-        for u, v in state.pairs:
-            befores[v].append(u)
-            afters[u].append(v)
-        windows.carry(state, windows.order, state.head, windows.before, befores)
-        windows.carry(state, windows.order[::-1], state.tail, windows.after, afters)
-        case = state.copy()
-        if windows.strike(case) is False and len(windows.order) <= check.ORDERED_OPS:
-            windows.orders(case)
-        struck = [
-            self.share[v, i]
-            for v, (mine, left) in enumerate(zip(state.devices, case.devices, strict=True))
-            for i in mine
-            if len(mine) > 1 and i not in left
-        ]
-        new = case.pairs[len(state.pairs) :]
-        return struck or [self.order_of(min(pair), max(pair), state.devices[pair[0]][0]) for pair in new[:1]]
-
     def cut(self, point: Any, decided: bool) -> bool:
         """Add rows of paths, and of devices that are alike, that a point violates; return whether there were any.
 
@@ -239,7 +195,13 @@ class LatencyProgram(Program):
                     earlier.append(self.share[v, i])
 
     def order_of(self, u: int, v: int, i: int) -> int:
-        """Return y, which is 1 where u is before v on device i, else 0; elsewhere its rows say nothing."""
+        """Return y, which is 1 where u is before v on device i, else 0; elsewhere its rows say nothing.
+
+        Parameters
+        ----------
+        u, v, i
+            Two ops, of which u has the lower number, and a device.
+        """
         if (u, v, i) in self.orders:
             return self.orders[u, v, i]
         y = self.orders[u, v, i] = self._variable(f"y_{u}_{v}_{i}", True)
@@ -252,12 +214,24 @@ class LatencyProgram(Program):
         return y
 
     def order_row(self, u: int, v: int, i: int) -> int:
-        """Return the row that says of two ops of device i that v starts after u ends, where u is first."""
+        """Return the row that says of two ops of device i that v starts after u ends, where u is first.
+
+        Parameters
+        ----------
+        u, v, i
+            Two ops and a device.
+        """
         self.order_of(min(u, v), max(u, v), i)
         return self._named["order", u, v, i]
 
     def level(self, v: int, least: int) -> tuple[int, int, int]:
-        """Return the binary that says whether an op starts at a time or later, and before it two rows that say so."""
+        """Return the binary that says whether an op starts at a time or later, and before it two rows that say so.
+
+        Parameters
+        ----------
+        v, least
+            The op, and the time, above 0, in units of C.
+        """
         if (v, least) not in self.levels:
             at = self.levels[v, least] = self._variable(f"b_{v}_{least}", True)
             self._named["level", v, least] = len(self.rows)
@@ -267,7 +241,17 @@ class LatencyProgram(Program):
         return row, row + 1, self.levels[v, least]
 
     def arc(self, u: int, v: int, least: int, a: int, b: int) -> int:
-        """Return the row of the least time between the starts of two ops, on sets of devices given as bits."""
+        """Return the row of the least time between the starts of two ops, on sets of devices given as bits.
+
+        Parameters
+        ----------
+        u, v
+            Two ops, of which v reads what u writes.
+        least
+            No more than from the start of u to that of v between any two devices of the sets, in units of C.
+        a, b
+            Devices of u and of v.
+        """
         if (key := ("arc", u, v, least, a, b)) not in self._named:
             self._named[key] = len(self.rows)
             out = [
@@ -284,10 +268,19 @@ class LatencyProgram(Program):
 
         An op that starts at least its own time less the part before ``start``, and no later than the part before
         ``end``, has that part between them.
+
+        Parameters
+        ----------
+        i, start, end
+            The device and the two times, in units of C.
+        parts
+            Ops, each once, and their parts, no longer than the op on that device or the time between the two.
         """
         if (key := ("energy", i, start, end, parts)) not in self._named:
             terms = list[tuple[int, int]]()
             for v, part in parts:
+                most = min(self.windows.time[v][i], end - start)
+                check.need(0 < part <= most, "a part is longer than an op or the time it is in")
                 terms.append((self.share[v, i], -part))
                 head = start - self.windows.time[v][i] + part
                 terms += [(self.level(v, head)[2], -part)] if head > 0 else []

@@ -72,18 +72,6 @@ class Program:
         """
         return []
 
-    def late(self, fixed: dict[int, int], point: Any, goal: int) -> list[int]:
-        """Return a variable of which one of the two cases is seen to hold no schedule below a goal, if there is one.
-
-        Parameters
-        ----------
-        fixed, point
-            Variables decided, and a value for each.
-        goal
-            In units of C.
-        """
-        return []
-
     def solution(self, plan: Any, value: Fraction) -> dict[int, Fraction]:
         """Return the variables that are not 0 in a plan's schedule.
 

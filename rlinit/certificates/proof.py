@@ -46,6 +46,12 @@ _SEVERAL = "stages of several devices have no proofs in other formats"
 _LEARNING = 0.5
 """Share of the time for a search that learns."""
 
+_MOST_PAIRS = 1 << 20
+"""Pairs of ops times devices, beyond which no search that learns starts, for it looks at all of them at once."""
+
+_MOST_TIME = 1 << 62
+"""Units of C of all ops one after another, beyond which none starts, for its sums of work are of 64 bits."""
+
 _MOST_DEPTH = 600
 """Decisions above a node of the tree."""
 
@@ -155,13 +161,12 @@ class Proof(Derivations):
         program, chosen = self.program, list[int]()
         left = ([at for at in group if fixed.get(at) != 0] for group in program.groups)
         open_groups = [group for group in left if len(group) > 1 and not any(fixed.get(at) for at in group)]
-        late = [] if point is None else program.late(fixed, point, self.goal)
         if point is not None and not decided:
             tops = [max(group, key=lambda at: point[at]) for group in open_groups]
             chosen = [at for at in tops if point[at] < 1 - 1e-6]
-            chosen = [*late, *sorted(chosen, key=lambda at: abs(point[at] - 0.5))[:_CANDIDATES]]
+            chosen = sorted(chosen, key=lambda at: abs(point[at] - 0.5))[:_CANDIDATES]
         elif point is not None:
-            chosen = late or program.pairs(fixed, point)
+            chosen = program.pairs(fixed, point)
         chosen = chosen or [group[0] for group in open_groups[:1]]
         if not chosen:
             raise _OpenCase
@@ -317,7 +322,9 @@ def _proof_of(program: Program, goals: list[int], budget: Budget) -> Derivations
     Of latency, a search that learns comes before the tree.
     """
     if isinstance(program, LatencyProgram):
-        for goal in goals:
+        n, d = len(program.start), program.windows.d
+        small = n * n * d <= _MOST_PAIRS and (n + 2) * program.longest < _MOST_TIME
+        for goal in goals if small else ():
             search = Learning(program.copy(), goal, budget.share(_LEARNING * budget.remaining_s))
             with contextlib.suppress(check.Refuted):
                 if search.run():

@@ -126,7 +126,7 @@ def assert_accepted(search: Learning, solution: dict[int, Fraction]) -> None:
     """Let readers of both formats find that a proof says all of a goal, and that a solution is that good."""
     proof, goal = search.clauses, search.clauses.goal
     found = vipr_checker.check("\n".join(vipr_lines(proof, ["a comment"], solution)) + "\n")
-    assert (found.least, found.most) == (goal, str(goal))
+    assert (found.least, found.most) == (Fraction(goal), str(goal))
     other = veripb_checker.check(*veripb_texts(Proven(proof, solution, Fraction(goal), ["a comment"])))
     assert (other.least, other.most) == (goal, goal)
 
