@@ -189,7 +189,10 @@ class Proof(Derivations):
             if self._fixed.get(at) != value:
                 lp.chgBound(at, float(value), float(value))
         self._fixed = dict(fixed)
-        lp.solve()
+        try:
+            lp.solve()
+        except Exception as problem:  # SCIP has no class of its own for "error in LP solver"
+            raise _OpenCase from problem
         if lp.isOptimal():
             point = [x if binary[at] else x * self.size for at, x in enumerate(lp.getPrimal())]
             return lp.getObjVal(), lp.getDual(), point
