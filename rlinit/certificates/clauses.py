@@ -58,6 +58,7 @@ class Clauses(Derivations):
             for v in group:
                 self.lead[v] = group[0]
         self.group = {group[0]: at for at, group in enumerate(windows.groups)}
+        self._group_of = {at: g for g, group in enumerate(program.groups) for at in group}
         self.every = {g: sum(1 << i for i in self.devices[g]) for g in self.members}
         self.rest = [
             [a + b for a, b in zip(*rows, strict=True)] for rows in zip(self.time, program.state.tail, strict=True)
@@ -293,15 +294,14 @@ class Clauses(Derivations):
             if reason == "rnd" and any(left[at] for at in group) and [said.get(at) for at in group].count(False) < 2:
                 others = [left[at] for at in group if at not in said] or [left[at] for at in group if not said[at]]
                 more(("one", g), -max(others, default=0))
-        grouped = {at: g for g, group in enumerate(self.program.groups) for at in group}
 
         def high(at: int, weight: int) -> None:
             """Add, so often, that a binary is at most 1."""
-            if at not in grouped:
+            if at not in self._group_of:
                 more(("high", at), -weight)
             elif weight:
-                more(("one", grouped[at]), -weight)
-                for other in self.program.groups[grouped[at]]:
+                more(("one", self._group_of[at]), -weight)
+                for other in self.program.groups[self._group_of[at]]:
                     if other != at:
                         more(("low", other), weight)
 

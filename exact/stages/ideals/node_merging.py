@@ -81,10 +81,11 @@ def merge_weightless(problem: StageProblem) -> MergedProblem:
             queue += [u for u in (target, *wires.beside(target)) if weightless[u]]
     while (into != into[into]).any():
         into = into[into]
-    root, group = np.unique(into, return_inverse=True)
+    root, place = np.unique(into, return_inverse=True)
     if len(root) == n:
         return MergedProblem.whole(problem)
-    return MergedProblem(_joined(problem, group.astype(np.int64)), group.astype(np.int64), root)
+    group = place.astype(np.int64)
+    return MergedProblem(_joined(problem, group), group, root)
 
 
 class _Wires:
