@@ -142,6 +142,11 @@ class PlacementSearch:
         return self._binds
 
     @property
+    def tensors_bind(self) -> bool:
+        """Whether live tensors count against memory, and filled a device of some schedule so far."""
+        return self.peak is not None and self.peak.binds
+
+    @property
     def largest_block(self) -> float:
         """Ops of the largest block that single ops separate; ``inf`` where blocks are not to be searched."""
         if self._largest < 0:
@@ -224,22 +229,23 @@ def _open(search: PlacementSearch) -> None:
         return
     search.opened = True
     with incumbent.in_phase("coarse: earliest finish"):
-        if peak is None or not peak.binds:
+        if not search.tensors_bind:
             incumbent.offer(earliest_finish_start(search.searched()), "earliest finish")
-        if peak is not None and peak.binds:
+        if peak is not None and search.tensors_bind:
             incumbent.offer(peak.fitting_start(incumbent.budget), "earliest finish")
 
 
 def named_start(search: PlacementSearch) -> None:
     """Phase 1: a named heuristic, a named agent, or all quick heuristics, the best of them."""
-    name = search.options.agent
-    full = search.memory_binds or (search.peak is not None and search.peak.binds)
-    quick = tuple(start for start in _STARTS if full or start != "segments")
-    for start in quick if name == "auto" else (name,) if name in PLACEMENT_HEURISTICS else ():
+    name, ran = search.options.agent, list[str]()
+    for start in _STARTS if name == "auto" else (name,) if name in PLACEMENT_HEURISTICS else ():
+        if name == "auto" and start == "segments" and not (search.memory_binds or search.tensors_bind):
+            continue
+        ran.append(start)
         with search.incumbent.part(start):
             run_heuristic(search, start, alone=name != "auto")
         if search.start is None:
-            search.origin = ", ".join(quick) if name == "auto" else name
+            search.origin = ", ".join(ran)
     if search.origin == "none":
         learned(search)
 

@@ -75,11 +75,9 @@ _SHARDS: Condition[PlacementSearch] = Condition(
 _BINDS: Condition[PlacementSearch] = Condition("memory binds", lambda search: search.memory_binds)
 _FEW_SCHEDULES: Condition[PlacementSearch] = Condition(
     "live tensors fill a device, few ops and choices of devices",
-    lambda search: search.peak is not None and search.peak.binds and has_few_schedules(search.problem),
+    lambda search: search.tensors_bind and has_few_schedules(search.problem),
 )
-_FULL: Condition[PlacementSearch] = Condition(
-    "live tensors fill a device", lambda search: search.peak is not None and search.peak.binds
-)
+_FULL: Condition[PlacementSearch] = Condition("live tensors fill a device", lambda search: search.tensors_bind)
 _EASY: Condition[PlacementSearch] = Condition(
     f"blocks of at most {_EASY_BLOCK_OPS} ops, memory that does not bind, no queues", _easy
 )
