@@ -350,7 +350,7 @@ def test_the_watchdog_names_who_is_at_work() -> None:
         started = time.monotonic()
         with pytest.raises(ExecutionFailure, match=r"more than 0.3 s; devices still at work: 'd1'"):
             program.run(*inputs)
-        assert time.monotonic() - started < 6.0
+        assert time.monotonic() - started < 30.0
     assert threading.active_count() == before
 
 

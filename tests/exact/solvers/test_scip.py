@@ -78,7 +78,7 @@ def test_time_limit() -> None:
     linear = _makespan_model(60, 4)
     begun = time.monotonic()
     run = run_scip(linear, budget=Budget(0.5))
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 20
     assert (run.status, run.termination) == (Status.FEASIBLE, Termination.TIME_LIMIT)
     assert run.point is not None
     assert run.bound <= run.point[linear.objective]
@@ -101,7 +101,7 @@ def test_cancel_from_another_thread_returns_the_incumbent() -> None:
     threading.Timer(0.7, budget.cancel).start()
     begun = time.monotonic()
     run = run_scip(_makespan_model(60, 4), budget=budget)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 20
     assert (run.status, run.termination) == (Status.FEASIBLE, Termination.INTERRUPTED)
 
 

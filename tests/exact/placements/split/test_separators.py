@@ -76,7 +76,7 @@ def test_large_graphs_do_not_hang() -> None:
     begin = time.monotonic()
     assert len(channel_cuts(problem, 1)) >= 1
     assert len(channel_cuts(problem, 2, 20)) >= 100
-    assert time.monotonic() - begin < 5.0
+    assert time.monotonic() - begin < 60.0
 
 
 @settings(max_examples=draws(60), deadline=None)
