@@ -117,7 +117,7 @@ OPTIMAL = Fraction(1, 10**6)
 """Gap up to which a plan calls itself optimal."""
 
 MOST_SETS = 200_000
-"""Sets of ops that a proof by states may list."""
+"""Sets of ops that a proof by states may list, and ways to put ops on devices that one may look at."""
 
 MOST_PAIRS = 40_000_000
 """Pairs of sets that a proof by states may compare."""
@@ -167,9 +167,6 @@ LEAST_RATE = Fraction(1, 10**60)
 MOST_SHARDS, FEW_OPS = (16, 4), 31_250
 """Shards where a device takes batches of any size: up to so many ops times devices, and beyond."""
 
-MOST_PLACES = 200_000
-"""Ways to put ops on devices that a proof may look at."""
-
 MOST_STAGES = 8_000_000
 """Stages of several devices, of any degree, that a proof may look at."""
 
@@ -208,9 +205,7 @@ PLAN_KEYS = frozenset(
 GROUP_KEYS = frozenset(
     ("training", "microbatches", "replicas", "tensor_parallel", "uniform", "recompute", "exchange", "workspace_bytes")
 )
-TRAINING_KEYS = frozenset(
-    ("schedule", "microbatches", "recompute", "state_factor", "step_s", "stages", "exchange_bytes")
-)
+TRAINING_KEYS = frozenset("schedule microbatches recompute state_factor step_s stages exchange_bytes".split())
 OPTION_SIZES = ("time_s", "param_bytes", "held_bytes", "fixed_bytes", "shared_bytes")
 OPTION_KEYS = frozenset(("name", *OPTION_SIZES, "sync_bytes"))
 FLEET_KEYS = frozenset(("format", "version", "name", "note", "layers", "devices", "links", "caches"))
@@ -2143,8 +2138,8 @@ def count_places(costs: Costs) -> int | None:
         if len(where) == len(groups):
             return None
         count += 1
-        if count > MOST_PLACES:
-            raise TooLong(f"the proof looks at more than {MOST_PLACES:,} ways to put ops on devices")
+        if count > MOST_SETS:
+            raise TooLong(f"the proof looks at more than {MOST_SETS:,} ways to put ops on devices")
         for i in costs.devices:
             if shares[groups[len(where)][0]][i] is None or (i not in where and like[i] in tried):
                 continue
@@ -2157,9 +2152,7 @@ def count_places(costs: Costs) -> int | None:
                 on = placed_at.get(graph.tensors[t][0])
                 others = {placed_at[v] for v in readers if v in placed_at} - {on}
                 if on is not None and others:
-                    most += graph.tensors[t][2] * (
-                        costs.microbatches * (i == on) + (costs.microbatches + 1) * (i in others)
-                    )
+                    most += graph.tensors[t][2] * (costs.microbatches * (i == on or i in others) + (i in others))
             ends = ((grown[u], grown[v]) for u, v in pairs if max(u, v) < len(grown))
             fits = graph.bytes_of(mine) + sum(costs.held[v] - graph.part[v] for v in mine) + most <= costs.room[i]
             if fits and all(costs.hardware.transfer(*pair, ZERO) != INF for pair in ends):
@@ -2249,14 +2242,13 @@ class Trained(Costs):
         self.schedule, self.recompute = rules["schedule"], rules["recompute"]
         microbatches, factor = whole(rules["microbatches"], "microbatches", 1), number(rules, "state_factor")
         sound = self.schedule in ("gpipe", "1f1b", "interleaved", "zero-bubble") and factor >= 1
-        sound = sound and self.recompute in ("none", "auto", "all")
-        sound = sound and (self.schedule == "interleaved") == (plan.get("chunks", 1) > 1)
-        need(sound and plan.get("contiguous", True), "the plan asks for an unknown way of training or recomputing")
+        sound = sound and self.recompute in ("none", "auto", "all") and plan.get("contiguous", True)
+        need(sound and (self.schedule == "interleaved") == (plan.get("chunks", 1) > 1), "unknown training")
         need(not any(rules.get(key) for key in ("step_s", "stages", "exchange_bytes")), "training without a schedule")
         super().__init__(plan, forward_ops(graph, factor), hardware, level, values)
         rows, graph, widths, self.microbatches = graph.ops, self.graph, widths_of(self.graph), microbatches
-        self.blocks, saved = saved_by_blocks(graph, rows), [ZERO] * len(graph.ops)
-        for t in chain(*(tensors for _, tensors in self.blocks)) if self.recompute != "none" else ():
+        self.blocks, saved = [] if self.recompute == "none" else saved_by_blocks(graph, rows), [ZERO] * len(graph.ops)
+        for t in chain(*(tensors for _, tensors in self.blocks)):
             saved[graph.tensors[t][0]] += graph.tensors[t][2]
         least = min(self.flying(remaining)[0] for remaining in range(1, self.num_devices + 1))
         kept = [least * (made - less) for made, less in zip(graph.made, saved, strict=True)]
@@ -2290,11 +2282,10 @@ def forward_ops(graph: Graph, factor: Fraction) -> Graph:
         row["forbidden"] = [*row["forbidden"], *graph.ops[v].get("forbidden", ())]
         if links[at[v]]:
             row["colocate"] = min(reachable(at[v], links))
-    ahead = [(u, v, t) for u, v, t in graph.edges if at[u] == u and at[v] == v]
-    edges: list[Any] = [(u, v, graph.tensors[t][2 if graph.tensors[t][1][:3] == "-> " else 1]) for u, v, t in ahead]
-    known_pairs = {(u, v) for u, v, _ in ahead}
-    back = {(at[v], at[u]) for u, v, _ in graph.edges if at[u] != u and at[v] != v and at[u] != at[v]} - known_pairs
-    edges += [(u, v, ZERO) for u, v in sorted(back) if (v, u) not in known_pairs]
+    ahead: Any = {(u, v): graph.tensors[t] for u, v, t in graph.edges if at[u] == u and at[v] == v}
+    edges = [[*pair, size if name[:3] == "-> " else name] for pair, (_, name, size) in ahead.items()]
+    back = {(at[v], at[u]) for u, v, _ in graph.edges if at[u] != u and at[v] != v and at[u] != at[v]} - ahead.keys()
+    edges += [[u, v, ZERO] for u, v in sorted(back) if (v, u) not in ahead]
     named_edges = [[graph.names[u], graph.names[v], label] for u, v, label in edges]
     return Graph({"ops": [rows[v] for v in sorted(rows)], "edges": named_edges})
 
@@ -2326,19 +2317,14 @@ def saved_by_blocks(graph: Graph, rows: list[Any]) -> list[tuple[set[int], list[
                 siblings[parent, numbered["base"] or ""].add(prefix)
     repeated = {prefix for those in siblings.values() if len(those) > 1 for prefix in those}
     containers = {prefix for around in inside.values() for prefix in around[:-1]}
-    of = {}
-    for row, path in zip(rows, paths, strict=True):
-        own = "" if path in containers else path
-        of[row["name"]] = next((prefix for prefix in inside[path] if prefix in repeated), own)
-    block = [of[name] for name in graph.names]
+    of = [next((p for p in inside[path] if p in repeated), "" if path in containers else path) for path in paths]
+    forward = set(graph.names)
+    block = [name for row, name in zip(rows, of, strict=True) if row["name"] in forward]
     left, place = [set[str]() for _ in block], graph.order.index
     for u, v, _ in sorted(graph.edges, key=lambda edge: place(edge[0])):
         left[v] |= left[u] | {block[u]} - {block[v]}  # blocks that a path to the op has left
-    broken = {name for name, gone in zip(block, left, strict=True) if name in gone}
-    found = dict[str, tuple[set[int], list[int]]]()
-    for v, name in enumerate(block):
-        if name and name not in broken:
-            found.setdefault(name, (set(), []))[0].add(v)
+    broken = {name for name, gone in zip(block, left, strict=True) if name in gone} | {""}
+    found: Any = {name: ({v for v, other in enumerate(block) if other == name}, []) for name in {*block} - broken}
     for t, readers in graph.readers.items():
         name = block[graph.tensors[t][0]]
         if name in found and {block[v] for v in readers} == {name}:
@@ -2364,10 +2350,7 @@ class TrainedStates:
     def __init__(self, lattice: Lattice, costs: Trained) -> None:
         self.lattice, self.costs, parts = lattice, costs, lattice.parts
         at = {v: part for part, ops in enumerate(parts) for v in ops}
-        banned = [
-            sum(1 << part for part, ops in enumerate(parts) if any(costs.times[v][i] is None for v in ops))
-            for i in costs.devices
-        ]
+        banned = [sum({1 << at[v] for v in at if costs.times[v][i] is None}) for i in costs.devices]
         rows = list(zip(costs.room, banned, strict=True))
         self.classes = list(dict.fromkeys(rows))
         self.count = [rows.count(row) for row in self.classes]
@@ -2415,8 +2398,6 @@ class TrainedStates:
         inside = grown & ~ideal
         state, made = (b - a for a, b in zip(self.figures[ideal][0], self.figures[grown][0], strict=True))
         whole = [saved for mask, saved in self.blocks if mask & inside == mask]
-        if self.costs.recompute == "none":
-            whole = []
         sums = [ZERO, *(saved - g * total for saved, total in zip(whole, accumulate(whole), strict=True))]
         again = sums[-1] if self.costs.recompute == "all" else min(sums)
         width = max(self.width[part] for part in places(inside))

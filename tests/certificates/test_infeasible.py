@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import pytest
 import rlinit
 from rlinit.budget import Budget
 from rlinit.certificates import certificate_of, check
-from rlinit.certificates.lags import BetweenOps
 from rlinit.certificates.programs import PlacementProgram
 from rlinit.certificates.proof import Proof
 from rlinit.certificates.writing import _refutation
@@ -122,7 +120,7 @@ def test_nothing_proves_it_where_brute_force_has_a_schedule(first: int) -> None:
         if not can_be_tried(case):
             continue
         costs = costs_of(case, 0, (check.ZERO,) * 3)
-        proof = _refutation(costs, partial(BetweenOps, case.graph, case.hardware), Budget(2.0))
+        proof = _refutation(costs)
         tree = Proof(PlacementProgram(costs), 1, Budget(2.0)).run()
         if proof is None and not tree and number % 4:  # brute force of all takes long
             continue
