@@ -205,7 +205,7 @@ PLAN_KEYS = frozenset(
 GROUP_KEYS = frozenset(
     ("training", "microbatches", "replicas", "tensor_parallel", "uniform", "recompute", "exchange", "workspace_bytes")
 )
-TRAINING_KEYS = frozenset("schedule microbatches recompute state_factor step_s stages exchange_bytes".split())
+TRAINING_KEYS = {"schedule", "microbatches", "recompute", "state_factor", "step_s", "stages", "exchange_bytes"}
 OPTION_SIZES = ("time_s", "param_bytes", "held_bytes", "fixed_bytes", "shared_bytes")
 OPTION_KEYS = frozenset(("name", *OPTION_SIZES, "sync_bytes"))
 FLEET_KEYS = frozenset(("format", "version", "name", "note", "layers", "devices", "links", "caches"))
