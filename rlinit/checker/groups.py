@@ -152,7 +152,7 @@ def _use(
     d, passes, mixed = said.replicas, 2.0 if rules.training else 1.0, len(said.shares) > 1
     part = share.microbatches / rules.microbatches
     rate, group_rate, delay, ring = rates
-    n, at_once = rules.microbatches, 1 if rules.exchange == "server" else said.tensor_parallel
+    at_once = 1 if rules.exchange == "server" else said.tensor_parallel
     sizes = [size_of(value) for value in (*graph.out_bytes.tolist(), *graph.further.size_bytes.tolist())]
     enter, leave, syncs = set[int](), set[int](), list[float]()
     for (u, v), tensor in zip(graph.edges.tolist(), _edge_tensors(graph), strict=True):
@@ -170,12 +170,6 @@ def _use(
     flying = {"": 1, "1f1b": min(share.microbatches, most), "gpipe": share.microbatches}[rules.training]
     params = math.fsum(one.param_bytes for one in chosen.values())
     sent = [max(one.param_bytes for one in menu.ops[op][said.tensor_parallel]) for op in inside] if mixed else [params]
-    exchanged = {
-        "server": 4 * (d - 1) / (n * ring),
-        "ring": 2 * (d - 1) / (n * ring),
-        "zero2": (d - 1) * (1 / d + 1 / n) / ring,
-        "zero3": 3 * (d - 1) / (d * ring),
-    }[rules.exchange]
     return StageUse(
         device=said.device,
         num_ops=len(inside),
@@ -191,12 +185,19 @@ def _use(
         devices=said.devices,
         variants=share.variants,
         sync_s=passes * math.fsum(syncs) / group_rate * part,
-        gradient_s=exchanged * math.fsum(sent) / d if rules.training else 0.0,
+        gradient_s=_exchange(rules, d, ring) * math.fsum(sent) / d,
         in_flight=flying,
         held_bytes=math.fsum(
             one.held_bytes * flying + one.fixed_bytes + one.shared_bytes * max(part, 1 / d) for one in chosen.values()
         ),
     )
+
+
+def _exchange(rules: GroupRules, d: int, ring: float) -> float:
+    """Return the seconds in which d replicas send each other a byte of parameters, for each micro-batch of all."""
+    n = rules.microbatches
+    times = {"server": 4 / n, "ring": 2 / n, "zero2": 1 / d + 1 / n, "zero3": 3 / d}[rules.exchange]
+    return (d - 1) * times / ring if rules.training else 0.0
 
 
 def _edge_tensors(graph: Graph) -> list[int]:

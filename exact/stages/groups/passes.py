@@ -177,6 +177,38 @@ class StageRows(NamedTuple):
     choice: IntArray
 
 
+class GroupData(NamedTuple):
+    """What passes know of a problem."""
+
+    sums: GroupSums
+    variants: VariantArrays
+    limits: GroupLimits
+    lattice: Lattice
+
+
+class Growing(NamedTuple):
+    """Labels, and room for those of the ideal at hand.
+
+    Parameters
+    ----------
+    ends, labels
+        See `group_pass`.
+    best, came
+        (cells, replicas) fewest devices of the first kind, and where such a label came from.
+    rows
+        Of a stage.
+    around
+        (c,) seconds at its borders.
+    """
+
+    ends: IntArray
+    labels: IntArray
+    best: IntArray
+    came: IntArray
+    rows: StageRows
+    around: FloatArray
+
+
 @njit(cache=True, nogil=True)
 def new_rows(num_nodes: int, num_rows: int) -> StageRows:
     """Return room for the rows of a stage of at most so many nodes and rows.
@@ -277,9 +309,8 @@ def choose_rows(count: int, most: float, share: float, y: int, part: float, memo
 
 @njit(cache=True, nogil=True)
 def largest_share(
-    i: int, j: int, c: int, x: int, behind: int, limit: float, variants: VariantArrays, limits: GroupLimits,
-    lattice: Lattice, rows: StageRows,
-) -> tuple[int, int]:  # fmt: skip
+    i: int, j: int, c: int, x: int, behind: int, limit: float, data: GroupData, rows: StageRows
+) -> tuple[int, int]:
     """Return the most micro-batches of a batch that each replica of a form may take in a stage on several kinds.
 
     Its variants are in `rows`. Also returned is how many choices of variants were too many to list.
@@ -292,9 +323,10 @@ def largest_share(
         Replicas from the stage on.
     limit
         Seconds at most.
-    variants, limits, lattice, rows
-        As for `gather` and `group_pass`.
+    data, rows
+        As for `group_pass`, and room for the stage.
     """
+    _, variants, limits, lattice = data
     count, n = gather(i, j, c, lattice.crossings.bits, variants, rows), limits.microbatches
     exchanged, moved = 0.0, moved_seconds(i, j, c, lattice)
     seconds = moved
@@ -310,8 +342,7 @@ def largest_share(
         part = max(taken / n, 1.0 / limits.mixes[x].sum())
         most, y = left * (n / taken) - moved, in_flight(behind, taken, 1, limits)
         answer = choose_rows(count, most, 0.0, y, part, limits.memory[c], rows)
-        if answer < 0:
-            unknown += 1
+        unknown += answer < 0
         if answer == 1:
             low = taken
         else:
@@ -341,6 +372,19 @@ def in_flight(behind: int, taken: int, more: int, limits: GroupLimits) -> int:
     if limits.flying == 0:
         return 1
     return min(taken, -(-behind * taken // limits.microbatches) + more) if limits.flying == 1 else taken
+
+
+@njit(cache=True, nogil=True, inline="always")
+def least_in_flight(behind: int, limits: GroupLimits) -> int:
+    """Return the micro-batches in flight, at least, of a stage on one kind with any number of replicas.
+
+    Parameters
+    ----------
+    behind, limits
+        Replicas behind the stage, and how they count.
+    """
+    most, taken = limits.replicas[-1], limits.taken[-1]
+    return min(taken, -(-(behind + most) // most)) if limits.flying == 1 else in_flight(behind, taken, 0, limits)
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -599,7 +643,7 @@ def fewest_devices(
             if j < p - 1:
                 least = (sums.replicas_s[p - 1] - sums.replicas_s[j]) * (1.0 - 1e-9) / limit
                 behind = max(1, int(np.ceil(min(least, float(limits.num_devices)))))
-            flying, priced = in_flight(behind + limits.replicas[-1], limits.taken[-1], 0, limits), False
+            flying, priced = least_in_flight(behind, limits), False
             for c in range(len(limits.degrees)):
                 work = sums.time[j, c] - sums.time[i, c]
                 if (
@@ -656,22 +700,15 @@ def _may_share(
         if c < 0 or sums.lacking[j, c] != sums.lacking[i, c]:
             return False
         seconds = (sums.time[j, c] - sums.time[i, c] + around[c] - sums.error_s[c]) * (1.0 - 1e-9)
-        share = limits.microbatches
-        if seconds > limit:
-            share = int(limit * limits.microbatches / seconds)
-        if share == 0:
-            return False
+        share = int(limit * limits.microbatches / seconds) if seconds > limit else limits.microbatches
         total += share * limits.mixes[x, k]
     return total >= limits.microbatches
 
 
 @njit(cache=True, nogil=True)
-def _extend_mixed(
-    i: int, j: int, gain: int, limit: float, sums: GroupSums, variants: VariantArrays, limits: GroupLimits,
-    lattice: Lattice, around: FloatArray, ends: IntArray, labels: IntArray, rows: StageRows, best: IntArray,
-    came: IntArray,
-) -> tuple[int, int]:  # fmt: skip
+def _extend_mixed(i: int, j: int, gain: int, limit: float, data: GroupData, growing: Growing) -> tuple[int, int]:
     """Extend the labels of an ideal by stages on several kinds; return steps, and choices too many to list."""
+    (sums, _, limits, _), (ends, labels, best, came, rows, around) = data, growing
     met, unknown, num_kinds = 0, 0, len(limits.counts)
     for g in range(len(limits.form_of)):
         t, any_form = limits.degrees[limits.form_of[g].max()], limits.form_of[g].max()
@@ -698,9 +735,7 @@ def _extend_mixed(
                     known, total = s, 0
                     for k in range(num_kinds):
                         if limits.mixes[x, k]:
-                            share, missed = largest_share(
-                                i, j, limits.form_of[g, k], x, s, limit, variants, limits, lattice, rows
-                            )
+                            share, missed = largest_share(i, j, limits.form_of[g, k], x, s, limit, data, rows)
                             met, unknown = met + 100, unknown + missed
                             total = total + share * limits.mixes[x, k] if share else -limits.microbatches * s
                 if total >= limits.microbatches:
@@ -736,14 +771,53 @@ def _note(best: IntArray, came: IntArray, devices: int, behind: int, j: int, lab
 
 
 @njit(cache=True, nogil=True)
+def _extend_form(
+    i: int, j: int, c: int, at: int, work: float, gradient: float, limit: float, data: GroupData, growing: Growing
+) -> tuple[int, int]:
+    """Extend the labels of an ideal by a stage in a form; return steps, and choices of variants too many to list."""
+    (sums, variants, limits, lattice), (ends, labels, best, came, rows, _) = data, growing
+    t, k, moved, met, unknown = limits.degrees[c], limits.kind[c], 0.0, 0, 0
+    count, asked_d, asked_y, answer = -1, -1, -1, 0
+    for label in range(ends[j + 1], ends[j]):
+        devices, behind, cell = labels[label, 0], labels[label, 1], labels[label, 6]
+        left = limits.counts[k] - _used(devices, cell, k, limits)
+        while True:
+            met += 1
+            at = fitting_replicas(at, behind, i, j, c, work, gradient, limit, sums, limits)
+            if at == len(limits.replicas):
+                break
+            d = limits.replicas[at]
+            s, y = behind + d, in_flight(behind + d, limits.taken[at], 0, limits)
+            if s > limits.most_replicas or t * d > left:
+                break
+            taken, to = devices + (t * d if k == 0 else 0), cell + t * d * limits.stride[k]
+            if best[to, s] <= taken:  # more replicas are no better
+                break
+            if d != asked_d or y != asked_y:
+                if count < 0:
+                    count = gather(i, j, c, lattice.crossings.bits, variants, rows)
+                    moved = moved_seconds(i, j, c, lattice)
+                asked_d, asked_y = d, y
+                seconds = limit * limits.speed[at] - moved
+                share, part = limits.share[c, at], limits.part[at]
+                answer = choose_rows(count, seconds, share, y, part, limits.memory[c], rows)
+                met += 10 * count
+                unknown += answer < 0
+            if answer == 1:
+                _note(best[to], came[to], taken, s, j, label, c, at)
+                break
+            at += 1
+        if at == len(limits.replicas):
+            break
+    return met, unknown
+
+
+@njit(cache=True, nogil=True)
 def group_pass(
     limit: float,
     last: int,
     quota: int,
-    sums: GroupSums,
-    variants: VariantArrays,
-    limits: GroupLimits,
-    lattice: Lattice,
+    data: GroupData,
     fewest: IntArray,
     ends: IntArray,
     labels: IntArray,
@@ -763,10 +837,8 @@ def group_pass(
         The ideal to begin with; those above it have their labels.
     quota
         Steps after which no further ideal is begun.
-    sums, variants, limits
+    data
         Of ideals and nodes, and what there is.
-    lattice
-        Of the ideals.
     fewest
         (p,) worth of devices that each ideal takes at least; see `fewest_devices`.
     ends
@@ -776,11 +848,13 @@ def group_pass(
     least
         (p,) least worth of devices of the labels of each ideal above `last`.
     """
+    sums, variants, limits, lattice = data
     p, num_degrees, alike = len(ends) - 1, len(limits.degrees), len(limits.counts) == 1
     border, around = new_border(variants, p), np.zeros(len(limits.degrees))
     rows = _rows_for(variants, num_degrees)
     best = np.empty((limits.num_cells, limits.most_replicas + 1), np.int64)
     came = np.zeros((limits.num_cells, limits.most_replicas + 1, 4), np.int64)
+    growing = Growing(ends, labels, best, came, rows, around)
     met, unknown, i = 0, 0, last
     while i >= 0:
         size = ends[i + 1]  # labels of larger ideals end here
@@ -805,10 +879,10 @@ def group_pass(
             gain = (best[0, least_behind] - 1 if alike else room) - least[j]
             if gain < 1 or (sums.devices_s[j] - sums.devices_s[i]) * (1.0 - 1e-9) > gain * limit:
                 continue
-            flying = in_flight(labels[begin, 1] + limits.replicas[-1], limits.taken[-1], 0, limits)
-            priced, moved = False, 0.0
+            flying = least_in_flight(labels[begin, 1], limits)
+            priced = False
             for c in range(num_degrees):
-                t, k, work = limits.degrees[c], limits.kind[c], sums.time[j, c] - sums.time[i, c]
+                t, work = limits.degrees[c], sums.time[j, c] - sums.time[i, c]
                 if (
                     sums.lacking[j, c] != sums.lacking[i, c]
                     or (work - sums.error_s[c]) * (1.0 - _ROOM) * limits.worth[c] > gain * limit
@@ -829,45 +903,12 @@ def group_pass(
                     alike and best[0, fewest_behind] <= least[j] + t * limits.replicas[at]
                 ):
                     continue
-                count, asked_d, asked_y, answer = -1, -1, -1, 0
-                for label in range(begin, end):
-                    devices, behind, cell = labels[label, 0], labels[label, 1], labels[label, 6]
-                    left = limits.counts[k] - _used(devices, cell, k, limits)
-                    while True:
-                        met += 1
-                        at = fitting_replicas(at, behind, i, j, c, work, gradient, limit, sums, limits)
-                        if at == len(limits.replicas):
-                            break
-                        d = limits.replicas[at]
-                        s, y = behind + d, in_flight(behind + d, limits.taken[at], 0, limits)
-                        if s > limits.most_replicas or t * d > left:
-                            break
-                        taken, to = devices + (t * d if k == 0 else 0), cell + t * d * limits.stride[k]
-                        if best[to, s] <= taken:  # more replicas are no better
-                            break
-                        if d != asked_d or y != asked_y:
-                            if count < 0:
-                                count = gather(i, j, c, lattice.crossings.bits, variants, rows)
-                                moved = moved_seconds(i, j, c, lattice)
-                            asked_d, asked_y = d, y
-                            seconds = limit * limits.speed[at] - moved
-                            share, part = limits.share[c, at], limits.part[at]
-                            answer = choose_rows(count, seconds, share, y, part, limits.memory[c], rows)
-                            met += 10 * count
-                            if answer < 0:
-                                unknown += 1
-                        if answer == 1:
-                            _note(best[to], came[to], taken, s, j, label, c, at)
-                            break
-                        at += 1
-                    if at == len(limits.replicas):
-                        break
+                steps, missed = _extend_form(i, j, c, at, work, gradient, limit, data, growing)
+                met, unknown = met + steps, unknown + missed
             if len(limits.mixes):
                 if not priced:
                     border_seconds(i, j, num_edges, sums, lattice, border, around)
-                steps, missed = _extend_mixed(
-                    i, j, gain, limit, sums, variants, limits, lattice, around, ends, labels, rows, best, came
-                )
+                steps, missed = _extend_mixed(i, j, gain, limit, data, growing)
                 met, unknown = met + steps, unknown + missed
         ends[i], least[i] = _kept(best, came, none, room, limits, labels, size)
         i -= 1

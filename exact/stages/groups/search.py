@@ -11,6 +11,7 @@ from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget, reserve
 from rlinit.exact.stages.groups.passes import (
     LABEL_COLUMNS,
+    GroupData,
     GroupLimits,
     GroupSums,
     Lattice,
@@ -294,15 +295,13 @@ class GroupSearch:
         ends, least = np.zeros(p + 1, np.int64), np.zeros(p, np.int64)
         self.labels[0] = (0, 0, -1, -1, -1, -1, 0)
         ends[p - 1] = 1
+        data = GroupData(self.sums, self.variants, limits, self.lattice)
         at, unknown = p - 2, 0
         while at >= 0:
             if budget.expired:
                 return GroupPass(None, False, True, steps)
             before = at
-            at, met, _, missed = group_pass(
-                limit, at, _QUOTA, self.sums, self.variants, limits, self.lattice, fewest, ends,
-                self.labels, least,
-            )  # fmt: skip
+            at, met, _, missed = group_pass(limit, at, _QUOTA, data, fewest, ends, self.labels, least)
             steps, unknown = steps + met, unknown + missed
             if at == before:
                 reserve(16 * self.labels.nbytes, f"{2 * len(self.labels):,} labels")
@@ -334,6 +333,7 @@ class GroupSearch:
         """Return the plan that a label of the empty ideal stands for."""
         problem, bits, num_kinds = self.problem, self.table.crossings.bits, len(self.problem.counts)
         rows = new_rows(problem.num_nodes, len(problem.time_s))
+        data = GroupData(self.sums, self.variants, limits, self.lattice)
         stage, row = np.zeros(problem.num_nodes, np.int64), np.zeros((num_kinds, problem.num_nodes), np.int64)
         degree, replicas, taken, i = list[int](), list[IntArray](), list[IntArray](), 0
         while self.labels[label, 2] >= 0:
@@ -353,9 +353,7 @@ class GroupSearch:
                     share, part = limits.share[form, at], limits.part[at]
                     choose_rows(count, seconds, share, y, part, limits.memory[form], rows)
                 else:
-                    shares[k], _ = largest_share(
-                        i, j, form, x, behind, limit, self.variants, limits, self.lattice, rows
-                    )
+                    shares[k], _ = largest_share(i, j, form, x, behind, limit, data, rows)
                 inside = rows.node[:count]
                 stage[inside], row[k, inside] = len(degree), rows.row[rows.choice[:count]]
             degree.append(int(problem.degrees[c]))

@@ -89,17 +89,22 @@ def least_value(problem: GroupProblem, *, uniform: bool = False) -> float:
         and (max(mix) == sum(mix) or mix in list(map(tuple, problem.mixes.tolist())))
     ]
     seconds = cache(lambda ops, t, mix, behind: stage_seconds(problem, ops, t, mix, behind))
+    by_length: dict[int, list[tuple[tuple[int, tuple[int, ...]], ...]]] = {0: [()]}
+    for length in range(1, problem.num_nodes + 1):
+        by_length[length] = [
+            (*shorter, shape)
+            for shorter in by_length[length - 1]
+            for shape in shapes
+            if (np.sum([t * np.array(mix) for t, mix in (*shorter, shape)], axis=0) <= problem.counts).all()
+            and sum(sum(mix) for _, mix in (*shorter, shape)) <= problem.microbatches
+            and (not uniform or len({(t, sum(mix)) for t, mix in (*shorter, shape)}) == 1)
+        ]
     for row in rows_of_sets(problem):
-        for chosen in itertools.product(shapes, repeat=len(row)):
-            taken = np.sum([t * np.array(mix) for t, mix in chosen], axis=0)
-            replicas = [sum(mix) for _, mix in chosen]
-            if (taken > problem.counts).any() or sum(replicas) > problem.microbatches:
-                continue
-            if uniform and len({(t, sum(mix)) for t, mix in chosen}) > 1:
-                continue
-            value = 0.0
-            for j, (ops, (t, mix)) in enumerate(zip(row, chosen, strict=True)):
-                value = max(value, seconds(ops, t, mix, sum(replicas[j:])) if value < best else math.inf)
+        for chosen in by_length[len(row)]:
+            value, behind = 0.0, 0
+            for ops, (t, mix) in zip(row[::-1], chosen[::-1], strict=True):
+                behind += sum(mix)
+                value = max(value, seconds(ops, t, mix, behind) if value < best else math.inf)
             best = min(best, value)
     return best
 
