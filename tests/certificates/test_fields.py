@@ -154,15 +154,10 @@ EDITS: dict[tuple[str, str], list[tuple[Any, Any]]] = {
         (PIPELINE, {"training": "", "microbatches": 1}), (GROUPS, None),
         *((GROUPS, {"training": "1f1b", "microbatches": 4, **edit}) for edit in (
             {}, {"training": ""}, {"training": "gpipe"}, {"microbatches": 8}, {"recompute": "none"}, {"replicas": 2},
-<<<<<<< HEAD
-            {"tensor_parallel": 2}, {"uniform": True}, {"exchange": "server"}, {"workspace_bytes": {"1": 1.0}}))],
-    ("plan", "training"): [(PIPELINE, {"schedule": "gpipe"}), *((TRAINING, {**TRAINED, **edit}) for edit in (
-        {"schedule": "1f1b"}, {"microbatches": 3}, {"recompute": "none"}, {"state_factor": 1.5}, {"step_s": 1.0}))],
-=======
             {"tensor_parallel": 2}, {"uniform": True}, {"exchange": "server"}, {"workspace_bytes": {"1": 1.0}},
             {"mixed": True, "replicas": 2}))],
-    ("plan", "training"): [(PIPELINE, {"schedule": "gpipe"})],
->>>>>>> 432c9890 (Replicas of a stage on unlike devices share a batch as they are fast)
+    ("plan", "training"): [(PIPELINE, {"schedule": "gpipe"}), *((TRAINING, {**TRAINED, **edit}) for edit in (
+        {"schedule": "1f1b"}, {"microbatches": 3}, {"recompute": "none"}, {"state_factor": 1.5}, {"step_s": 1.0}))],
     ("plan", "stage_orders"): [(PIPELINE, [["a"], ["b"]]), (LATENCY, [["a"]])],
     ("plan", "graph_fingerprint"): [(LATENCY, "0")],
     ("plan", "hardware_fingerprint"): [(LATENCY, "0")],
