@@ -47,11 +47,15 @@ def check_groups(plan: Plan, graph: Graph, hardware: Hardware) -> tuple[float, .
     _check_devices(plan, rules, hardware)
     rate, delay = _slowest(hardware), float(hardware.latency_s.max(initial=0.0))
     kinds = {kind: _of_kind(hardware, kind) for kind in {device.kind for device in hardware.devices}}
-    inside = {kind: _group_rate(alike, _slowest(alike)) for kind, alike in kinds.items()}
-    values = list[float]()
+    slowest = {kind: rate if len(kinds) == 1 else _slowest(alike) for kind, alike in kinds.items()}
+    inside = {kind: _group_rate(alike, slowest[kind]) for kind, alike in kinds.items()}
+    values, kind_of = list[float](), {device.name: device.kind for device in hardware.devices}
     for j, claimed in enumerate(plan.stages):
-        shares = _shares(j, plan, hardware)
-        ring = _ring_rate(j, plan, shares, hardware, menu, inside)
+        shares = _shares(j, plan, kind_of)
+        first = shares[0].kind
+        around, ring = (hardware, rate) if len(shares) > 1 else (kinds[first], slowest[first])
+        if rules.exchange != "server" and len(around.nodes) > 1:
+            ring = _ring_rate(j, plan, shares, kinds, menu, ring, inside)
         for share in shares:
             true = _use(j, plan, graph, (rate, inside[share.kind], delay, ring), menu, stage, share)
             if share is shares[0]:
@@ -70,11 +74,10 @@ def check_groups(plan: Plan, graph: Graph, hardware: Hardware) -> tuple[float, .
     return (max(values),)
 
 
-def _shares(j: int, plan: Plan, hardware: Hardware) -> tuple[ShareUse, ...]:
+def _shares(j: int, plan: Plan, kind_of: Mapping[str, str]) -> tuple[ShareUse, ...]:
     """Return what the kinds of devices have of stage j, of which it may have several only with mixed replicas."""
     use, rules = plan.stages[j], plan.groups
     assert rules is not None
-    kind_of = {device.name: device.kind for device in hardware.devices}
     n, kinds = rules.microbatches, [kind_of[name] for name in use.devices]
     if not use.shares and len(set(kinds)) == 1:
         each = -(-n // use.replicas)
@@ -225,25 +228,23 @@ def _seconds(op: str, variant: Variant, kind: str) -> float:
 
 
 def _ring_rate(
-    j: int, plan: Plan, shares: tuple[ShareUse, ...], hardware: Hardware, menu: Menu, inside: Mapping[str, float]
-) -> float:
+    j: int, plan: Plan, shares: tuple[ShareUse, ...], kinds: Mapping[str, Hardware], menu: Menu, between: float,
+    inside: Mapping[str, float],
+) -> float:  # fmt: skip
     """Return the bytes a second of a ring of stage j's replicas; check that blocks of each kind stand in nodes.
 
-    `inside`: kind -> bytes a second inside a node.
+    Kind -> bytes a second inside a node, and those of the slowest link that a ring may take.
     """
     use, rules = plan.stages[j], plan.groups
     assert rules is not None
-    around = hardware if len(shares) > 1 else _of_kind(hardware, shares[0].kind)
-    if rules.exchange == "server" or len(around.nodes) == 1:
-        return _slowest(around)
     fastest, members, end = min(inside[share.kind] for share in shares), list[int](), 0
     for share in shares:
         own = use.devices[end : end + share.replicas * use.tensor_parallel]
         end += len(own)
-        members.append(_block(j, own, _of_kind(hardware, share.kind), menu, rules.tensor_parallel))
+        members.append(_block(j, own, kinds[share.kind], menu, rules.tensor_parallel))
     if members[0] == len(use.devices):
         return fastest
-    return min(fastest, min(members) / use.tensor_parallel * _slowest(around))
+    return min(fastest, min(members) / use.tensor_parallel * between)
 
 
 def _block(j: int, own: Sequence[str], alike: Hardware, menu: Menu, asked: int) -> int:

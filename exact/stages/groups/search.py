@@ -240,13 +240,26 @@ class GroupSearch:
             problem.row_indptr, *columns, problem.sync_indptr, problem.sync_s, structure.pred_indptr, structure.pred,
             structure.succ_indptr, structure.succ, structure.order, bit_of,
         )  # fmt: skip
+        n, worth = problem.microbatches, worth_of_kinds(problem)
         sizes = problem.counts[1:] + 1
-        self._stride = np.append(0, np.cumprod(np.append(1, sizes))[:-1])[: len(problem.counts)]
-        self._cells, self._worth = int(sizes.prod()), worth_of_kinds(problem)
-        self._by_worth = np.argsort(problem.mixes @ self._worth, kind="stable")
-        self.labels = np.zeros(
-            (max(2, 64 // self._cells) * self._cells * (problem.most_replicas + 2), LABEL_COLUMNS), np.int64
-        )
+        stride = np.append(0, np.cumprod(np.append(1, sizes))[:-1])[: len(problem.counts)]
+        order = np.argsort(problem.mixes @ worth, kind="stable")
+        index_of = np.searchsorted(problem.replicas, np.arange(problem.num_devices + 1))
+        taken = -(-n // problem.replicas)
+        share = np.ascontiguousarray(problem.gradient_share * (n / taken / problem.replicas))
+        degrees, place = np.unique(problem.degrees, return_inverse=True)
+        form_of = np.full((len(degrees), len(problem.counts)), -1)
+        form_of[place, problem.kind] = np.arange(len(place))
+        self._limits = GroupLimits(
+            problem.degrees, problem.kind, _worth(problem), problem.counts, stride, worth,
+            int(problem.counts @ worth), int(sizes.prod()), problem.replicas, share, index_of, problem.num_devices,
+            problem.most_replicas, problem.memory_bytes, n,
+            _FLYING[problem.in_flight], taken, n / taken, taken / n, problem.mixes[order],
+            (problem.mixes @ worth)[order], np.ascontiguousarray(problem.mix_s[:, order]),
+            problem.most_param_bytes, form_of,
+        )  # fmt: skip
+        cells = max(2 * self._limits.num_cells, 64)
+        self.labels = np.zeros((cells * (problem.most_replicas + 2), LABEL_COLUMNS), np.int64)
 
     def limits(self, more_bytes: float | FloatArray = 0.0) -> GroupLimits:
         """Return what there is of devices, replicas and memory.
@@ -256,21 +269,7 @@ class GroupSearch:
         more_bytes
             Of each device, beside the problem's, or (c,) by form.
         """
-        problem, n = self.problem, self.problem.microbatches
-        index_of = np.searchsorted(problem.replicas, np.arange(problem.num_devices + 1))
-        taken = -(-n // problem.replicas)
-        share = np.ascontiguousarray(problem.gradient_share * (n / taken / problem.replicas))
-        form_of = np.full((len(np.unique(problem.degrees)), len(problem.counts)), -1)
-        form_of[np.unique(problem.degrees, return_inverse=True)[1], problem.kind] = np.arange(len(problem.degrees))
-        return GroupLimits(
-            problem.degrees, problem.kind, _worth(problem), problem.counts, self._stride, self._worth,
-            int(problem.counts @ self._worth), self._cells, problem.replicas,
-            share, index_of, problem.num_devices,
-            problem.most_replicas, (problem.memory_bytes + more_bytes) * CAPACITY_SLACK, n,
-            _FLYING[problem.in_flight], taken, n / taken, taken / n, problem.mixes[self._by_worth],
-            (problem.mixes @ self._worth)[self._by_worth], np.ascontiguousarray(problem.mix_s[:, self._by_worth]),
-            problem.most_param_bytes, form_of,
-        )  # fmt: skip
+        return self._limits._replace(memory=(self.problem.memory_bytes + more_bytes) * CAPACITY_SLACK)
 
     def run(self, limit: float, budget: Budget, more_bytes: float | FloatArray = 0.0) -> GroupPass:
         """Look for a plan of stages within a threshold.
@@ -345,7 +344,7 @@ class GroupSearch:
             else:
                 mine = limits.mixes[x]
             for k in np.flatnonzero(mine).tolist():
-                form = problem.form(int(problem.degrees[c]), k)
+                form = problem.forms[int(problem.degrees[c]), k]
                 count = gather(i, j, form, bits, self.variants, rows)
                 if x < 0:
                     seconds = limit * limits.speed[at] - moved_seconds(i, j, form, self.lattice)
@@ -361,7 +360,7 @@ class GroupSearch:
             taken.append(shares)
             i, label = j, following
         found = GroupedStages(stage, np.array(degree), np.array(replicas), np.array(taken), row)
-        return _with_least_shares(problem, found)
+        return _with_least_shares(problem, found) if len(problem.mixes) else found
 
 
 def _with_least_shares(problem: GroupProblem, plan: GroupedStages) -> GroupedStages:

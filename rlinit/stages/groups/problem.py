@@ -158,15 +158,10 @@ class GroupProblem:
         at = degree * self.num_nodes + v
         return int(self.row_indptr[at]), int(self.row_indptr[at + 1])
 
-    def form(self, degree: int, kind: int) -> int:
-        """Return the form of a degree on a kind.
-
-        Parameters
-        ----------
-        degree, kind
-            Of which there is a form.
-        """
-        return int(np.flatnonzero((self.degrees == degree) & (self.kind == kind))[0])
+    @property
+    def forms(self) -> dict[tuple[int, int], int]:
+        """The form of each degree on each kind."""
+        return {pair: c for c, pair in enumerate(zip(self.degrees.tolist(), self.kind.tolist(), strict=True))}
 
     def flying(self, taken: int, behind: int, *, mixed: bool = False) -> int:
         """Return y of a stage.
@@ -240,14 +235,14 @@ def group_uses(problem: GroupProblem, plan: GroupedStages) -> list[dict[int, Gro
     structure, stage = problem.structure, plan.stage
     tensor_of = np.repeat(np.arange(structure.num_tensors), np.diff(structure.tensor_indptr))
     made, read = stage[structure.tensor_src], stage[structure.tensor_dst]
-    uses: list[dict[int, GroupUse]] = []
+    uses, forms = list[dict[int, GroupUse]](), problem.forms
     for j, counts in enumerate(plan.replicas):
         inside, d, kinds = np.flatnonzero(stage == j), int(counts.sum()), np.flatnonzero(counts).tolist()
         enters = np.unique(tensor_of[(read == j) & (made[tensor_of] != j)])
         leaves = np.unique(tensor_of[(made[tensor_of] == j) & (read != j)])
         uses.append({})
         for k in kinds:
-            c, rows, taken = problem.form(int(plan.degree[j]), k), plan.row[k, inside], int(plan.taken[j, k])
+            c, rows, taken = forms[int(plan.degree[j]), k], plan.row[k, inside], int(plan.taken[j, k])
             part = taken / problem.microbatches
             if len(kinds) > 1:
                 mix = int(np.flatnonzero((problem.mixes == counts).all(axis=1))[0])
@@ -294,11 +289,11 @@ def group_value(problem: GroupProblem, plan: GroupedStages) -> tuple[float]:
     plan
         Stages, none of them empty, in an order that no edge goes against.
     """
-    n, uses = problem.microbatches, group_uses(problem, plan)
+    n, uses, forms = problem.microbatches, group_uses(problem, plan), problem.forms
     within = (plan.degree @ plan.replicas <= problem.counts).all() and plan.replicas.sum() <= n
     fits = all(
-        use.memory_bytes <= problem.memory_bytes[problem.form(int(t), k)] * CAPACITY_SLACK
-        for t, own in zip(plan.degree, uses, strict=True)
+        use.memory_bytes <= problem.memory_bytes[forms[t, k]] * CAPACITY_SLACK
+        for t, own in zip(plan.degree.tolist(), uses, strict=True)
         for k, use in own.items()
     )
     if not within or not fits or ((plan.replicas * plan.taken).sum(axis=1) < n).any():

@@ -124,7 +124,7 @@ def rows_of_sets(problem: GroupProblem) -> list[tuple[frozenset[int], ...]]:
 def stage_seconds(problem: GroupProblem, ops: frozenset[int], t: int, mix: tuple[int, ...], behind: int) -> float:
     """Return the least seconds of a stage of some ops; inf where it fits in no way."""
     kinds, n, total = [k for k, d in enumerate(mix) if d], problem.microbatches, sum(mix)
-    ways = [share_seconds(problem, ops, problem.form(t, k), mix, behind) for k in kinds]
+    ways = [share_seconds(problem, ops, problem.forms[t, k], mix, behind) for k in kinds]
     if len(kinds) == 1:
         return ways[0][-(-n // total)]
     best = math.inf
