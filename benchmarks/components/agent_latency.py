@@ -71,7 +71,7 @@ def decoded(agent: LatencyAgent, problem: PlacementProblem) -> Placement:
     found = decode_placement(agent, problem)
     if found is None:
         raise SystemExit("the agent placed nothing where there is no limit")
-    return found.placement
+    return found
 
 
 def polished(problem: PlacementProblem, start: Placement | None, moves: int) -> Placement | None:
