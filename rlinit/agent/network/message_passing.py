@@ -90,8 +90,7 @@ def _read_side(x: Floats, neighbours: IntArray, joined: Floats, row: int, part: 
     """Write mean and maximum over neighbours, from `part` of a row on; unsigned indices let loops be vectorised."""
     width, count = x.shape[1], len(neighbours)
     if count == 0:
-        for c in range(width):
-            joined[row, part, c] = joined[row, part + 1, c] = 0.0
+        joined[row, part : part + 2] = 0.0
         return
     u = np.uint64(neighbours[0])
     for c in range(width):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from rlinit.agent.network.checkpoint import Checkpoint, load_checkpoint
+from rlinit.agent.network.checkpoint import Checkpoint
 from rlinit.agent.network.config import OneShotConfig
 from rlinit.agent.network.oneshot_numpy import OneShotWeights, infer
 from rlinit.agent.placements.features import (
@@ -57,16 +56,6 @@ FAR, NEAR = Lookahead(16, 2, 2e-5, 1.2e-5, 0.2), Lookahead(4, 1, 1.2e-5, 3e-6, 0
 """Near is 3% longer than far in a third of the time: what pays in a tenth of a second."""
 
 
-def _check_features(config: OneShotConfig) -> None:
-    """Raise CheckpointError where a network is for another problem, or for features that this version does not give."""
-    expected = ("latency", NODE_FEATURES, DEVICE_FEATURES, PAIR_FEATURES)
-    found = (config.problem, config.node_features, config.device_features, config.pair_features)
-    if found != expected:
-        raise CheckpointError(
-            f"the checkpoint takes (problem, node, device, pair features) {found}; this version gives {expected}"
-        )
-
-
 class LatencyAgent:
     """A one-shot agent for latency problems, without torch.
 
@@ -83,19 +72,13 @@ class LatencyAgent:
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         config = OneShotConfig.from_dict(dict(checkpoint.card.config))
-        _check_features(config)
+        expected = ("latency", NODE_FEATURES, DEVICE_FEATURES, PAIR_FEATURES)
+        found = (config.problem, config.node_features, config.device_features, config.pair_features)
+        if found != expected:
+            raise CheckpointError(
+                f"the checkpoint takes (problem, node, device, pair features) {found}; this version gives {expected}"
+            )
         self.weights = OneShotWeights(config, checkpoint.arrays)
-
-    @classmethod
-    def load(cls, path: str | Path) -> LatencyAgent:
-        """Read a checkpoint.
-
-        Raises
-        ------
-        CheckpointError
-            It cannot be read, is damaged, or is of another kind.
-        """
-        return cls(load_checkpoint(path, network="oneshot", problem="latency"))
 
     def logits(self, observation: Observation) -> Policy:
         """Return keys (n,), scores (n * d,) and lateness weights (n * d,) of a problem."""
@@ -128,11 +111,9 @@ def decode_placement(agent: LatencyAgent, problem: PlacementProblem, ahead: Look
         raise RlinitError(f"the latency agent places whole ops; this problem has {problem.num_shards} shards of each")
     observed = observe(problem)
     policy = agent.logits(observed)
-    greedy = play(observed.arrays, policy, 0.0, 1, np.random.default_rng(0))
-    rule = MODES[problem.transfers]
-    value, device, start = play_ahead(
-        observed.arrays, policy, observed.cost_to_go, ahead.steps, ahead.rivals, _LATE, rule
-    )
+    arrays, costs, rule = observed.arrays, observed.cost_to_go, MODES[problem.transfers]
+    greedy = play(arrays, policy, 0.0, 1, np.random.default_rng(0))
+    value, device, start = play_ahead(arrays, policy, costs, ahead.steps, ahead.rivals, _LATE, rule)
     played = (greedy.value[0, 0], greedy.device[0], greedy.start[0]), (value, device, start)
     found = [
         placement_of(problem, at[:, None], np.repeat(when[:, None], problem.num_devices, axis=1))

@@ -10,33 +10,19 @@ from rlinit.kernels.placements.rollout_arrays import RolloutArrays
 
 
 @njit(cache=True, nogil=True)
-def optimistic_costs(
-    order: IntArray,
-    time_s: FloatArray,
-    tensor_bytes: FloatArray,
-    s_per_byte: FloatArray,
-    delay_s: FloatArray,
-    succ_indptr: IntArray,
-    succ: IntArray,
-) -> FloatArray:
+def optimistic_costs(a: RolloutArrays, order: IntArray, time_s: FloatArray) -> FloatArray:
     """Return (n, d) the longest way from the end of op v on device i to the end of all, were no device ever busy.
 
     ``inf`` where some successor is out of reach.
 
     Parameters
     ----------
+    a
+        One problem.
     order
         (n,) a topological order.
     time_s
         (n, d) seconds of each op on each device, inf where it may not run.
-    tensor_bytes
-        (n,) bytes of each op's output.
-    s_per_byte
-        (d, d) seconds a byte takes from one device to another.
-    delay_s
-        (d, d) seconds before the first byte arrives.
-    succ_indptr, succ
-        Successors of op v: ``succ[succ_indptr[v]:succ_indptr[v + 1]]``.
 
     References
     ----------
@@ -47,46 +33,42 @@ def optimistic_costs(
     cost = np.zeros((n, d))
     for k in range(n - 1, -1, -1):
         v = order[k]
-        for q in range(succ_indptr[v], succ_indptr[v + 1]):
-            w = succ[q]
+        for q in range(a.succ_indptr[v], a.succ_indptr[v + 1]):
+            w = a.succ[q]
             for i in range(d):
                 least = np.inf
                 for j in range(d):
                     after = time_s[w, j] + cost[w, j]
                     if j != i:
-                        after += delay_s[i, j] + tensor_bytes[v] * s_per_byte[i, j]
+                        after += a.delay[i * d + j] + a.tensor[v] * a.s_per_byte[i * d + j]
                     least = min(least, after)
                 cost[v, i] = max(cost[v, i], least)
     return cost
 
 
 @njit(cache=True, nogil=True)
-def least_paths(
-    order: IntArray, least_s: FloatArray, pred_indptr: IntArray, pred: IntArray, succ_indptr: IntArray, succ: IntArray
-) -> FloatArray:
+def least_paths(a: RolloutArrays, order: IntArray, least_s: FloatArray) -> FloatArray:
     """Return (n,) the longest path through each op, every op counted with its least time, transfers not at all.
 
     Parameters
     ----------
+    a
+        One problem.
     order
         (n,) a topological order.
     least_s
         (n,) least seconds of each op on any device.
-    pred_indptr, pred
-        Predecessors of op v: ``pred[pred_indptr[v]:pred_indptr[v + 1]]``.
-    succ_indptr, succ
-        Successors, in the same form.
     """
     n = len(least_s)
     down, up = np.zeros(n), np.zeros(n)
     for k in range(n):
         v = order[k]
-        for q in range(pred_indptr[v], pred_indptr[v + 1]):
-            down[v] = max(down[v], down[pred[q]] + least_s[pred[q]])
+        for q in range(a.pred_indptr[v], a.pred_indptr[v + 1]):
+            down[v] = max(down[v], down[a.pred[q]] + least_s[a.pred[q]])
     for k in range(n - 1, -1, -1):
         v = order[k]
-        for q in range(succ_indptr[v], succ_indptr[v + 1]):
-            up[v] = max(up[v], up[succ[q]])
+        for q in range(a.succ_indptr[v], a.succ_indptr[v + 1]):
+            up[v] = max(up[v], up[a.succ[q]])
         up[v] += least_s[v]
     return down + up
 
@@ -155,11 +137,8 @@ def squashed(x: float) -> float:
 
 @njit(cache=True, nogil=True)
 def _busy_shares(device: IntArray, start: FloatArray, end: FloatArray, reach: float, pair: FloatArray) -> None:
-    """Write columns 6 and 7 of pairs: from 0 to 1; 1 where `reach` is 0."""
+    """Write columns 6 and 7 of pairs, from 0 to 1."""
     n, d = pair.shape[:2]
-    if reach <= 0.0:
-        pair[:, :, 6:8] = 1.0
-        return
     for i in range(d):
         ops = np.flatnonzero(device == i)
         ops = ops[np.argsort(start[ops])]

@@ -19,7 +19,7 @@ from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.heuristics.placements.local_search.window_annealing import add_tails
 from rlinit.kernels.placements.rollout_arrays import Policy, RolloutArrays
 from rlinit.kernels.placements.rollouts import play
-from rlinit.placements.arrays import rollout_arrays
+from rlinit.placements.arrays import mean_transfer_s, rollout_arrays
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import placement_of, run_placement, timeline_arrays
 
@@ -94,15 +94,7 @@ def observe(problem: PlacementProblem) -> Observation:
     if value < np.inf:
         start, value = under_rule(problem, device, start, value)
     seconds = np.where(arrays.allowed.reshape(n, d), problem.op_time_s, np.inf)
-    after = optimistic_costs(
-        problem.order,
-        seconds,
-        problem.tensor_bytes,
-        problem.s_per_byte,
-        problem.delay_s,
-        problem.succ_indptr,
-        problem.succ,
-    )
+    after = optimistic_costs(arrays, problem.order, seconds)
     pair = np.zeros((n, d, PAIR_FEATURES))
     pair_features(arrays, seconds, after, late, device, start, _REACH, pair)
     features = GraphFeatures(
@@ -148,28 +140,16 @@ def late_weights(log_factor: FloatArray) -> FloatArray:
     return y
 
 
-def _squash(x: FloatArray) -> FloatArray:
-    """Return log(1 + x) of non-negative x, cut off; infinite ones too."""
-    y: FloatArray = np.minimum(np.log1p(np.maximum(x, 0.0)), MOST)
-    return y
-
-
 def _nodes(
     problem: PlacementProblem, arrays: RolloutArrays, device: IntArray, start: FloatArray, pair: FloatArray
 ) -> FloatArray:
     """Return (n, NODE_FEATURES)."""
-    n, d = problem.num_ops, problem.num_devices
     seconds = problem.op_time_s
     least = seconds.min(axis=1)
-    least = np.where(np.isfinite(least), least, 0.0)
-    path = least_paths(problem.order, least, problem.pred_indptr, problem.pred, problem.succ_indptr, problem.succ)
-    linked = ~np.eye(d, dtype=bool) & np.isfinite(problem.delay_s)
-    moved = np.zeros(n)
-    if linked.any():
-        moved = problem.delay_s[linked].mean() + problem.tensor_bytes * problem.s_per_byte[linked].mean()
+    path = least_paths(arrays, problem.order, np.where(np.isfinite(least), least, 0.0))
     fastest = np.argsort(pair[:, :, 1].sum(axis=0), kind="stable")[:_SLOTS]
-    slack, node = _slack(problem, device, start), np.zeros((n, NODE_FEATURES))
-    node_features(arrays, seconds, moved, path, slack, device, start, pair, fastest, node)
+    slack, node = _slack(problem, device, start), np.zeros((problem.num_ops, NODE_FEATURES))
+    node_features(arrays, seconds, mean_transfer_s(problem), path, slack, device, start, pair, fastest, node)
     return node
 
 
@@ -204,8 +184,7 @@ def _devices(problem: PlacementProblem, pair: FloatArray, scale: float) -> Float
             pair[:, :, 0].mean(axis=0),
             pair[:, :, 2].mean(axis=0),
             pair[:, :, 5].mean(axis=0),
-            _squash(out / scale),
-            _squash(into / scale),
+            *np.minimum(np.log1p(np.stack([out, into]) / scale), MOST),
             1.0 / (1.0 + np.minimum(room, 1e6)),
         ],
         axis=1,
