@@ -132,7 +132,7 @@ def pair_features(
 @njit(cache=True, nogil=True, inline="always")
 def squashed(x: float) -> float:
     """Return log(1 + x) of a non-negative number, cut off; infinite ones too."""
-    return min(np.log1p(max(x, 0.0)), MOST)
+    return float(min(np.log1p(max(x, 0.0)), MOST))
 
 
 @njit(cache=True, nogil=True)
