@@ -334,7 +334,7 @@ class Plan:
         Ops of each stage in the order that its peak of activation memory is for; empty where the cost of stages does
         not count activations.
     training
-        How the stages train, where the plan is for training.
+        How the stages train, where the plan is for training; without a schedule, how they are to.
     groups
         What stages may be, where they may have several devices.
     baselines
@@ -584,9 +584,9 @@ class Plan:
         Raises
         ------
         InvalidPlan
-            The plan has no schedule, or one that is not feasible in exact arithmetic, or is a training pipeline of one
-            device a stage, or a pipeline with chunks, scattered ops, peaks of activations, or devices that share a
-            resource.
+            Nothing is known of schedules, or no proof was found that there is none. Or the schedule is not feasible in
+            exact arithmetic, or that of a training pipeline of one device a stage, or of a pipeline with chunks,
+            scattered ops, peaks of activations, or devices that share a resource.
         """
         from rlinit.certificates import write_certificate
 

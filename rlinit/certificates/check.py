@@ -46,9 +46,11 @@ groups      (stages of several devices) rows of stages below the threshold, from
 tree        (latency) schedules below the threshold, split by the device of an op and by which of two ops is first; what
             each case leaves open is empty, or contradicts a sum of rows with multipliers >= 0. First may come lags:
             the least time between two ops for each pair of their devices, by trees over the ops between them alone
+places      no way to put ops on devices, all of which are tried, respects memories, groups, forbidden devices and links
 room        an op, with those that must be beside it, may run nowhere; or multipliers y_d >= 0 that sum to 1 give
             sum_v min_d y_d bytes(v) / memory_d > 1. Proves that there is no schedule, as the others do of a plan that
-            is "infeasible" where they reach more than all ops on every device and all transfers take together
+            is "infeasible" where they reach more than all ops on every device and all transfers take together.
+            Of a training pipeline `states` go from the last stage on, by the bytes of `Trained`
 
 Stages of several devices are those of `Groups`: its docstrings say what they take, and which degrees there are.
 
@@ -58,13 +60,14 @@ the certificate, else the answer says "value only"; *fixed*, refused unless it i
 schedule, value or bound. A field that is not listed is refused.
 
 plan            objective inputs transfer_rule resident groups  asked
+                chunks contiguous training  asked of a plan without a schedule; fixed of others: 1, true, none
                 assignment batches transfers  chosen: where ops run, in which order; batches in `shards` of `start_s`
                 stages  chosen: devices, replicas, degrees and variants; computed: their figures
                 start_s devices values shard_inputs  computed; the shard by its definition (`shard_of`)
                 status  computed: "optimal" where the bounds reach the values, else "feasible"; proven: "infeasible",
                         of a plan without a schedule
                 bounds  proven
-                format version chunks contiguous training stage_orders  fixed: this, 1, 1, true, none, none
+                format version stage_orders  fixed: this, 1, none
                 graph_fingerprint hardware_fingerprint  fixed: as in the certificate; the files given are what counts
                 graph hardware bound_source method message notes history phase_s provenance graph_figures modules
                 baselines baseline_notes chunk_order  unread: the order is one of several chunks
@@ -72,8 +75,9 @@ graph           ops edges  asked
                 format version  fixed: this one, 1
                 name int_names  unread
 op              name op param_bytes shared out_bytes flops time_s colocate forbidden outputs view precision menu  asked
-                backward_of  fixed for stages: none
-                backward_time_s node nodes module scopes axes operands holds tensors label note  unread
+                module scopes node  asked of training pipelines, where they say what may be computed again
+                backward_of  fixed for stages: none, but in training
+                backward_time_s nodes axes operands holds tensors label note  unread
 hardware        device link bandwidth latency_s  asked
                 sharing  fixed for pipelines: none
                 format  fixed: this one
@@ -98,6 +102,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from copy import copy as shallow
 from fractions import Fraction
+from heapq import heappop, heappush
 from itertools import accumulate, chain, pairwise, product
 from operator import le, mul
 from typing import Any, NamedTuple, NoReturn
@@ -112,7 +117,7 @@ OPTIMAL = Fraction(1, 10**6)
 """Gap up to which a plan calls itself optimal."""
 
 MOST_SETS = 200_000
-"""Sets of ops that a proof by states may list."""
+"""Sets of ops that a proof by states may list, and ways to put ops on devices that one may look at."""
 
 MOST_PAIRS = 40_000_000
 """Pairs of sets that a proof by states may compare."""
@@ -200,6 +205,7 @@ PLAN_KEYS = frozenset(
 GROUP_KEYS = frozenset(
     ("training", "microbatches", "replicas", "tensor_parallel", "uniform", "recompute", "exchange", "workspace_bytes")
 )
+TRAINING_KEYS = {"schedule", "microbatches", "recompute", "state_factor", "step_s", "stages", "exchange_bytes"}
 OPTION_SIZES = ("time_s", "param_bytes", "held_bytes", "fixed_bytes", "shared_bytes")
 OPTION_KEYS = frozenset(("name", *OPTION_SIZES, "sync_bytes"))
 FLEET_KEYS = frozenset(("format", "version", "name", "note", "layers", "devices", "links", "caches"))
@@ -350,7 +356,10 @@ class Graph:
         self.names = list(self.at)
         self.param = [number(row, "param_bytes", ZERO) for row in self.ops]
         self.read_shared()
-        self.group = [row.get("colocate") for row in self.ops]
+        self.group, groups = [row.get("colocate") for row in self.ops], defaultdict[Any, list[int]](list)
+        for v, group in enumerate(self.group):
+            groups[v if group is None else ("group", group)].append(v)
+        self.groups = list(groups.values())  # ops that are together
         self.tensors: list[Any] = []  # (producer, name, bytes)
         row_of = {}
         for v, row in enumerate(self.ops):
@@ -388,8 +397,10 @@ class Graph:
         for u, _, size in self.tensors:
             self.held[u] += size
         self.made = list(self.held)
+        self.reads: list[list[int]] = [[] for _ in self.ops]
         for _, v, tensor in self.edges:
             self.held[v] += self.tensors[tensor][2]
+            self.reads[v].append(tensor)
 
     def read_shared(self) -> None:
         """Read which ops share parameters, of which a stage or device holds one copy for all its ops."""
@@ -656,19 +667,19 @@ def over(size: Fraction, rate: Any) -> Fraction:
 
 
 def topological(n: int, edges: list[tuple[int, int]]) -> list[int]:
-    """Return 0..n-1 so that every edge goes forward, lowest first."""
+    """Return 0..n-1 so that every edge goes forward: of those that may come next, always the lowest."""
     after, waiting = defaultdict(list), [0] * n
     for u, v in edges:
         after[u].append(v)
         waiting[v] += 1
-    ready, order = [v for v in range(n - 1, -1, -1) if not waiting[v]], []
+    ready, order = [v for v in range(n) if not waiting[v]], []
     while ready:
-        u = ready.pop()
+        u = heappop(ready)
         order.append(u)
         for v in after[u]:
             waiting[v] -= 1
             if not waiting[v]:
-                ready.append(v)
+                heappush(ready, v)
     need(len(order) == n, "what must come before what is a cycle")
     return order
 
@@ -1007,33 +1018,40 @@ class Costs:
         self.reached: Callable[[Costs, Fraction], Any] = reached_states  # and count with another checker
         self.most_pairs = MOST_PAIRS
         self.level, self.values = level, values
-        memory, resident = self.objective == "memory", plan.get("resident", "tensors")
-        self.num_devices = len(hardware.devices)
+        memory, placed = self.objective == "memory", self.objective in ("latency", "throughput")
+        resident = plan.get("resident", "tensors") if placed else "weights"
+        self.microbatches = 0
+        self.scattered = plan.get("chunks", 1) > 1 or not plan.get("contiguous", True)
+        self.num_devices, self.devices = len(hardware.devices), range(len(hardware.devices))
         self.held, self.alone = (  # bytes of which no set of ops has less, and those with no other op on a device
             [p + (h if resident == "tensors" else 0) for p, h in zip(params, graph.held, strict=True)]
             for params in (graph.part, graph.param)
         )
-        if resident == "peak" and not any(row.get("view") for row in graph.ops):
-            tensors: list[set[int]] = [set() for _ in graph.ops]
-            for t, (u, _, _) in enumerate(graph.tensors):
-                tensors[u].add(t)
-            for _, v, t in graph.edges:
-                tensors[v].add(t)
-            self.alone = [
-                p + sum(graph.tensors[t][2] for t in mine) for p, mine in zip(graph.param, tensors, strict=True)
-            ]
+        self.beside = [ZERO] * len(graph.ops)  # bytes that are there while an op runs, beside what all hold
+        if resident == "peak":
+            least: list[dict[int, Any]] = [
+                {} for _ in graph.ops
+            ]  # of copies that an op reads or makes, or views of one
+            for v, t in [*((u, t) for t, (u, _, _) in enumerate(graph.tensors)), *((v, t) for _, v, t in graph.edges)]:
+                base, sizes = t, [graph.tensors[t][2]]
+                while graph.ops[graph.tensors[base][0]].get("view") and len(graph.reads[graph.tensors[base][0]]) == 1:
+                    base = graph.reads[graph.tensors[base][0]][0]
+                    sizes.append(graph.tensors[base][2])
+                least[v][base] = min(sizes + [least[v].get(base, INF)])
+            self.beside = [sum(sizes.values(), ZERO) for sizes in least]
+            self.alone = [p + size for p, size in zip(graph.param, self.beside, strict=True)]
         self.room: list[Any] = []  # bytes for these
         for i, device in enumerate(hardware.devices):
             capacity = hardware.capacity(i, "memory_bytes")
             reserve = number(device, "reserve_bytes", ZERO) if resident == "peak" else ZERO
             self.room.append(INF if capacity is None else capacity * CAPACITY - reserve)
         inputs = whole(plan.get("inputs", ONE), "inputs", 1)
-        self.stays = [ZERO] * len(graph.ops)  # bytes of what no op reads, which is there at the end
+        shard = shard_of(graph, hardware, inputs)
+        self.num_shards, shards = inputs // shard, range(1, inputs // shard + 1)
+        self.stays = [ZERO] * len(graph.ops)  # bytes of a shard of what no op reads, which is there at the end
         for t, (u, _, size) in enumerate(graph.tensors):
             if resident == "peak" and t not in graph.readers and not graph.ops[u].get("view"):
-                self.stays[u] += size * inputs
-        shard = shard_of(graph, hardware, inputs)
-        shards = range(1, inputs // shard + 1)
+                self.stays[u] += size * shard
 
         def seconds(v: int, device: Any) -> Any:
             """Return the time of all shards of an op on one device, of which batches of any size take a part each."""
@@ -1042,11 +1060,21 @@ class Costs:
             possible = [len(shards) * each / count for count, each in runs if each is not None]
             return min(possible, default=None)
 
+        def add_up(v: int) -> bool:
+            """Return whether batches of an op, one on each device at most, add up to all inputs."""
+            sums = {0}
+            for device in hardware.devices if self.objective == "throughput" else ():
+                sizes = device.get("batch_sizes") or [count * shard for count in shards]
+                fits = [n for n in shards if n * shard in sizes and graph.time(v, device, n * shard) is not None]
+                sums |= {s + n for s in sums for n in fits if s + n <= len(shards)}
+            return self.objective != "throughput" or len(shards) in sums
+
         def amount(v: int, device: Any) -> Any:
             if memory:
                 return None if forbidden(graph, v, device) else graph.part[v]
             return graph.time(v, device) if self.objective == "pipeline" else seconds(v, device)
 
+        self.add_up = add_up
         self.times: list[list[Any]] = [
             [amount(v, device) for device in hardware.devices] for v in range(len(graph.ops))
         ]
@@ -1193,10 +1221,7 @@ class Windows:
         self.after: list[list[Any]] = [[] for _ in graph.ops]
         for u, v, t in graph.edges:
             self.add_lag(u, v, self.move[t])
-        groups = defaultdict[Any, list[int]](list)
-        for v, group in enumerate(graph.group):
-            groups[v if group is None else ("group", group)].append(v)
-        self.groups = list(groups.values())
+        self.groups = graph.groups
         self.root = self.start(
             [
                 [i for i in range(d) if row[i] is not None and alone <= costs.room[i]]
@@ -1778,7 +1803,8 @@ def reachable(start: int, after: dict[int, set[int]]) -> set[int]:
 
 def prove_states(proof: Any, costs: Costs) -> Fraction:
     """Return the threshold of the proof if whole stages below it do not reach the set of all ops."""
-    need(costs.objective in ("pipeline", "memory"), "states prove bounds of stages alone")
+    staged = costs.objective in ("pipeline", "memory") and not costs.scattered
+    need(staged, "states prove bounds of stages alone, one on each device")
     threshold = ratio(proof["threshold"])
     reached = costs.reached(costs, threshold)
     need(reached is not None, "stages below the threshold reach the set of all ops")
@@ -1788,6 +1814,8 @@ def prove_states(proof: Any, costs: Costs) -> Fraction:
 
 def reached_states(costs: Costs, threshold: Fraction) -> list[int] | None:
     """Return how many sets 1, 2, ... whole stages below a threshold reach; None if the set of all ops is one."""
+    if isinstance(costs, Trained):
+        return TrainedStates(Lattice(costs.graph, merged(costs.graph)), costs).reach()
     search = PipelineStates if costs.objective == "pipeline" else MemoryStates
     return search(Lattice(costs.graph, absorbed(costs)), costs, threshold).reach()
 
@@ -2066,29 +2094,77 @@ def prove_zero(proof: Any, costs: Any) -> Fraction:
 # -- plans without a schedule --------------------------------------------------------------------------------------
 
 
-def shares_of_memory(costs: Costs) -> list[list[Any]]:
-    """Return the part of each device's memory that an op takes; None where it, or one of its group, may not run."""
-    stages, graph = costs.objective in ("pipeline", "memory"), costs.graph
-    held, alone = (graph.part, graph.param) if stages else (costs.held, costs.alone)
-    groups = defaultdict[Any, list[int]](list)
-    for v, group in enumerate(graph.group):
-        groups[v if group is None else ("group", group)].append(v)
+def shares_of_memory(costs: Costs, shards: int = 1) -> list[list[Any]]:
+    """Return the part of each device's memory that so many shards of an op take; None where one may not run.
+
+    Or one of its group, with which it is. Ops may be on several devices, but what they hold is then no less in all.
+    """
+    graph = costs.graph
     found: list[list[Any]] = [[None] * costs.num_devices for _ in graph.ops]
-    for ops in groups.values():
-        most = graph.bytes_of(ops) + max(alone[v] - graph.param[v] for v in ops)  # what is there while one of them runs
+    for ops in graph.groups:
+        # What is there while one of them runs.
+        most = graph.bytes_of(ops) + max(costs.alone[v] - graph.param[v] for v in ops)
         for i, room in enumerate(costs.room):
-            if most <= room and all(costs.times[v][i] is not None for v in ops):
+            if most <= room and all(costs.times[v][i] is not None and costs.add_up(v) for v in ops):
                 for v in ops:
-                    size = held[v] + costs.stays[v]
+                    size = costs.held[v] + costs.stays[v] * shards
                     found[v][i] = ZERO if room == INF or not size else size / room
     return found
 
 
 def prove_room(proof: Any, costs: Costs) -> Fraction:
     """Return that no value is small enough, where the ops do not fit into all memories together."""
-    shares = shares_of_memory(costs)
+    shares = shares_of_memory(costs, costs.num_shards)
     if all(set(row) != {None} for row in shares):
         need(balanced(proof["multipliers"], shares) > 1, "the memories may hold all ops")
+    endless: Fraction = INF
+    return endless
+
+
+def count_places(costs: Costs) -> int | None:
+    """Return how many ways to put ops, those that are colocated at once, on devices are looked at; None if one fits.
+
+    The largest come first. What a device holds, at the end or while one of its ops runs, is no more than its memory;
+    a path links those between which tensors move. Of devices that are alike and hold nothing, one is tried.
+    """
+    graph, shares, placed = costs.graph, shares_of_memory(costs), costs.objective in ("latency", "throughput")
+    groups = sorted(graph.groups, key=lambda ops: -sum(costs.held[v] for v in ops))
+    at = {v: g for g, ops in enumerate(groups) for v in ops}
+    pairs = {(at[u], at[v]) for u, v, _ in graph.edges if placed and 0 in chain(*costs.hardware.rate)}
+    like = [(costs.room[i], [row[i] is None for row in shares], i if pairs else 0) for i in costs.devices]
+    stack, count = [list[int]()], 0
+    while stack:
+        where, tried = stack.pop(), list[Any]()
+        if len(where) == len(groups):
+            return None
+        count += 1
+        if count > MOST_SETS:
+            raise TooLong(f"the proof looks at more than {MOST_SETS:,} ways to put ops on devices")
+        for i in costs.devices:
+            if shares[groups[len(where)][0]][i] is None or (i not in where and like[i] in tried):
+                continue
+            tried += [] if i in where else [like[i]]
+            grown = [*where, i]
+            mine = [v for ops, j in zip(groups, grown, strict=False) if i == j for v in ops]
+            most = max(sum(costs.stays[v] for v in mine), max(costs.beside[v] for v in mine))
+            placed_at = {v: j for ops, j in zip(groups, grown, strict=False) for v in ops}
+            for t, readers in graph.readers.items() if costs.microbatches else ():
+                on = placed_at.get(graph.tensors[t][0])
+                others = {placed_at[v] for v in readers if v in placed_at} - {on}
+                if on is not None and others:
+                    most += graph.tensors[t][2] * (costs.microbatches * (i == on or i in others) + (i in others))
+            ends = ((grown[u], grown[v]) for u, v in pairs if max(u, v) < len(grown))
+            fits = graph.bytes_of(mine) + sum(costs.held[v] - graph.part[v] for v in mine) + most <= costs.room[i]
+            if fits and all(costs.hardware.transfer(*pair, ZERO) != INF for pair in ends):
+                stack.append(grown)
+    return count
+
+
+def prove_places(proof: Any, costs: Costs) -> Fraction:
+    """Return that no value is small enough, where no way to put ops on devices respects memories, groups and links."""
+    count = count_places(costs)
+    need(count is not None, "the ops can be put on devices")
+    need(proof["places"] == count, f"the proof counts {proof['places']} ways to put ops on devices; there are {count}")
     endless: Fraction = INF
     return endless
 
@@ -2117,18 +2193,18 @@ def horizon(costs: Costs | Groups) -> Fraction:
 
 def check_infeasible(plan: Any, graph: Graph, hardware: Hardware, certificate: Any, reached: Any = None) -> str:
     """Return the line that says that there is no schedule, after checking the proof."""
-    need_known(plan, hardware)
+    need_known(plan)
     need(not any(plan.get(key) for key in SCHEDULE_KEYS), "the plan is infeasible, but says something of a schedule")
     rules = plan.get("transfer_rule", "parallel"), plan.get("resident", "tensors")
     placed = plan["objective"] in ("latency", "throughput")
     need(placed or rules == ("parallel", "tensors"), "rules of transfers and memory are of placements")
-    need(not any("backward_of" in row for row in graph.ops), "backward ops are of training pipelines")
+    need(plan.get("training") or not any("backward_of" in row for row in graph.ops), "backward ops are of training")
     need(certificate is not None, "the plan has no schedule, and nothing here proves that there is none")
     check_certificate(plan, certificate, 1)
     (row,) = certificate["levels"]
     need(row is not None, f"that there is no schedule rests on {', '.join(certificate['trusted'])}")
     costs = costs_of(plan, graph, hardware, 0, (ZERO,) * 3)
-    if reached and isinstance(costs, Costs):
+    if reached and isinstance(costs, Costs) and not isinstance(costs, Trained):
         costs.reached = reached
     need(prove(row, costs) >= horizon(costs), "the proof leaves room for a schedule")
     return f"VERIFIED (exact) {question(plan)}: infeasible"
@@ -2143,7 +2219,189 @@ PROOFS: dict[str, Callable[[Any, Costs], Fraction]] = {
     "states": prove_states,
     "tree": prove_tree,
     "room": prove_room,
+    "places": prove_places,
 }
+
+
+# -- training pipelines without a schedule -------------------------------------------------------------------------
+
+
+class Trained(Costs):
+    """A training pipeline, of which bytes alone are looked at: its forward ops with what their backward ops hold.
+
+    A stage with f micro-batches in flight, of which g drop what recomputed blocks save, takes
+
+        parameters and optimiser + f made - g saved + largest saved + (m + 1) before + m after + largest width
+
+    where `before` and `after` are the bytes that cross its ends, and the width of an op the tensors alive around it.
+    """
+
+    def __init__(self, plan: Any, graph: Graph, hardware: Hardware, level: int, values: tuple[Fraction, ...]) -> None:
+        rules = plan["training"]
+        known(rules, TRAINING_KEYS, "training")
+        self.schedule, self.recompute = rules["schedule"], rules["recompute"]
+        microbatches, factor = whole(rules["microbatches"], "microbatches", 1), number(rules, "state_factor")
+        sound = self.schedule in ("gpipe", "1f1b", "interleaved", "zero-bubble") and factor >= 1
+        sound = sound and self.recompute in ("none", "auto", "all") and plan.get("contiguous", True)
+        need(sound and (self.schedule == "interleaved") == (plan.get("chunks", 1) > 1), "unknown training")
+        need(not any(rules.get(key) for key in ("step_s", "stages", "exchange_bytes")), "training without a schedule")
+        super().__init__(plan, forward_ops(graph, factor), hardware, level, values)
+        rows, graph, widths, self.microbatches = graph.ops, self.graph, widths_of(self.graph), microbatches
+        self.blocks, saved = [] if self.recompute == "none" else saved_by_blocks(graph, rows), [ZERO] * len(graph.ops)
+        for t in chain(*(tensors for _, tensors in self.blocks)):
+            saved[graph.tensors[t][0]] += graph.tensors[t][2]
+        least = min(self.flying(remaining)[0] for remaining in range(1, self.num_devices + 1))
+        kept = [least * (made - less) for made, less in zip(graph.made, saved, strict=True)]
+        self.held, self.beside = [p + k for p, k in zip(graph.part, kept, strict=True)], widths
+        self.alone = [p + k + w for p, k, w in zip(graph.param, kept, widths, strict=True)]
+
+    def flying(self, remaining: int) -> tuple[int, int]:
+        """Return f and g of a stage from which on so many, with itself, have ops."""
+        m, k = self.microbatches, self.num_devices
+        if self.schedule == "zero-bubble":
+            return min(m, k) + min(m, k - remaining), min(m, remaining)
+        return (m, m) if self.schedule == "gpipe" else (min(m, remaining), min(m, remaining))
+
+
+def forward_ops(graph: Graph, factor: Fraction) -> Graph:
+    """Return the forward ops of a graph, with what they and their backward ops hold of parameters and optimiser.
+
+    Gradients give an order where no forward edge does.
+    """
+    at = [graph.at.get(row.get("backward_of", row["name"]), -1) for row in graph.ops]
+    need(all(u >= 0 and at[u] == u for u in at), "an op is the backward of no forward op")
+    links = defaultdict[int, set[int]](set)
+    for ops in graph.groups:
+        for v in ops:
+            links[at[v]] |= {at[w] for w in ops} if len(ops) > 1 else set()
+    rows: dict[int, Any] = {}
+    for v in sorted(range(len(at)), key=lambda v: at[v] != v):
+        row = rows.setdefault(at[v], {**graph.ops[v], "shared": {}, "forbidden": []})
+        row["param_bytes"] = factor * graph.bytes_of(w for w, u in enumerate(at) if u == at[v])
+        row["shared"] |= {name: factor * size for name, size in graph.ops[v].get("shared", {}).items()}
+        row["forbidden"] = [*row["forbidden"], *graph.ops[v].get("forbidden", ())]
+        if links[at[v]]:
+            row["colocate"] = min(reachable(at[v], links))
+    ahead: Any = {(u, v): graph.tensors[t] for u, v, t in graph.edges if at[u] == u and at[v] == v}
+    edges = [[*pair, size if name[:3] == "-> " else name] for pair, (_, name, size) in ahead.items()]
+    back = {(at[v], at[u]) for u, v, _ in graph.edges if at[u] != u and at[v] != v and at[u] != at[v]} - ahead.keys()
+    edges += [[u, v, ZERO] for u, v in sorted(back) if (v, u) not in ahead]
+    named_edges = [[graph.names[u], graph.names[v], label] for u, v, label in edges]
+    return Graph({"ops": [rows[v] for v in sorted(rows)], "edges": named_edges})
+
+
+def widths_of(graph: Graph) -> list[Fraction]:
+    """Return the bytes of tensors alive around each op in the natural order, up to the last reader, or else the end."""
+    place = {v: at for at, v in enumerate(graph.order)}
+    change = [ZERO] * (len(graph.ops) + 1)
+    for t, (u, _, size) in enumerate(graph.tensors):
+        change[place[u]] += size
+        change[max((place[v] for v in graph.readers.get(t, ())), default=len(place) - 1) + 1] -= size
+    alive = list(accumulate(change))
+    return [alive[place[v]] for v in range(len(graph.ops))]
+
+
+def saved_by_blocks(graph: Graph, rows: list[Any]) -> list[tuple[set[int], list[int]]]:
+    """Return the ops of each block that may be computed again, and the tensors that it need not keep then.
+
+    These are the repeated layers, or else innermost modules, but those that a path leaves and enters again.
+    """
+    paths = ["" if row.get("op") == "input" else module_of(row) for row in rows]
+    siblings, inside = defaultdict[Any, set[str]](set), dict[str, list[str]]()
+    for path in paths:
+        parts = path.split(".") if path else []
+        inside[path] = [".".join(parts[: end + 1]) for end in range(len(parts))]
+        for prefix in inside[path]:
+            parent, _, name = prefix.rpartition(".")
+            if numbered := re.fullmatch(r"(?:(?P<base>.*_))?\d+[a-z]?", name):
+                siblings[parent, numbered["base"] or ""].add(prefix)
+    repeated = {prefix for those in siblings.values() if len(those) > 1 for prefix in those}
+    containers = {prefix for around in inside.values() for prefix in around[:-1]}
+    of = [next((p for p in inside[path] if p in repeated), "" if path in containers else path) for path in paths]
+    forward = set(graph.names)
+    block = [name for row, name in zip(rows, of, strict=True) if row["name"] in forward]
+    left, place = [set[str]() for _ in block], graph.order.index
+    for u, v, _ in sorted(graph.edges, key=lambda edge: place(edge[0])):
+        left[v] |= left[u] | {block[u]} - {block[v]}  # blocks that a path to the op has left
+    broken = {name for name, gone in zip(block, left, strict=True) if name in gone} | {""}
+    found: Any = {name: ({v for v, other in enumerate(block) if other == name}, []) for name in {*block} - broken}
+    for t, readers in graph.readers.items():
+        name = block[graph.tensors[t][0]]
+        if name in found and {block[v] for v in readers} == {name}:
+            found[name][1].append(t)
+    return list(found.values())
+
+
+def module_of(row: Any) -> str:
+    """Return the path of an op's innermost module, or what its node's or its own name says of it."""
+    given = row.get("module")
+    if given is not None:
+        return str(given[-1] if isinstance(given, list) and given else given or "")
+    if row.get("scopes"):
+        return str(row["scopes"][-1][0])
+    scope, _, name = str(row.get("node") or row["name"]).strip("/").replace("/", ".").rpartition(".")
+    block = re.match(r"(?P<base>(?:\w+?_)?(?:block|layer|unit|cell))_?(?P<number>\d+[a-z]?)_\w", name)
+    return ".".join(part for part in (scope, f"{block['base']}_{block['number']}" if block else "") if part)
+
+
+class TrainedStates:
+    """What 1, 2, ... stages of a training pipeline can be, from the last one on: closed sets left, devices taken."""
+
+    def __init__(self, lattice: Lattice, costs: Trained) -> None:
+        self.lattice, self.costs, parts = lattice, costs, lattice.parts
+        at = {v: part for part, ops in enumerate(parts) for v in ops}
+        banned = [sum({1 << at[v] for v in at if costs.times[v][i] is None}) for i in costs.devices]
+        rows = list(zip(costs.room, banned, strict=True))
+        self.classes = list(dict.fromkeys(rows))
+        self.count = [rows.count(row) for row in self.classes]
+        self.width = [max(costs.beside[v] for v in ops) for ops in parts]
+        graph = costs.graph
+        self.sums: list[Any] = [[sum(row[v] for v in ops) for ops in parts] for row in (graph.part, graph.made)]
+        self.shared = Shared(graph, parts)
+        blocks = (
+            (sum({1 << at[v] for v in ops}), sum(graph.tensors[t][2] for t in tensors)) for ops, tensors in costs.blocks
+        )
+        self.blocks = sorted((block for block in blocks if block[1]), key=lambda block: block[1])
+
+    def reach(self) -> list[int] | None:
+        """Return how many closed sets 1, 2, ... stages leave; None if that of no ops is one of them."""
+        lattice, costs = self.lattice, self.costs
+        self.figures = figures = lattice.sets(*self.sums)
+        order = Ordered(figures, [row[0][0] for row in figures.values()], len(lattice.parts))
+        crossing = {ideal: sum(lattice.tensors[t][2] for t in row[1]) for ideal, row in figures.items()}
+        used, most, counts, pairs = {lattice.full: {(0,) * len(self.count)}}, max(costs.room), list[int](), 0
+        for behind in range(1, costs.num_devices + 1):
+            need(not costs.expired(), "the search has no time left")
+            (f, g), reached, following = costs.flying(behind), order.bits(set(used)), defaultdict[int, set[Any]](set)
+            for ideal, row in figures.items():
+                among = reached if most == INF else reached & order.below(row[0][0] + most + 1)
+                among = order.larger_than(row[2], among)
+                pairs += among.bit_count()
+                if pairs > costs.most_pairs // len(lattice.parts):
+                    raise TooLong("the proof compares too many pairs of sets")
+                for grown in order.listed(among):
+                    inside = grown & ~ideal
+                    size = (costs.microbatches + 1) * crossing[ideal] + costs.microbatches * crossing[grown]
+                    size += self.takes(ideal, grown, f, g) if inside else INF
+                    for c, (room, banned) in enumerate(self.classes):
+                        if inside and size <= room and not inside & banned:
+                            grouped = (v for v in used[grown] if v[c] < self.count[c])
+                            following[ideal] |= {(*v[:c], v[c] + 1, *v[c + 1 :]) for v in grouped}
+            if not lattice.full or 0 in following:
+                return None
+            counts.append(len(following))
+            used = following
+        return counts
+
+    def takes(self, ideal: int, grown: int, f: int, g: int) -> Fraction:
+        """Return the bytes of a stage, from one closed set to another, beside those that cross its ends."""
+        inside = grown & ~ideal
+        state, made = (b - a for a, b in zip(self.figures[ideal][0], self.figures[grown][0], strict=True))
+        whole = [saved for mask, saved in self.blocks if mask & inside == mask]
+        sums = [ZERO, *(saved - g * total for saved, total in zip(whole, accumulate(whole), strict=True))]
+        again = sums[-1] if self.costs.recompute == "all" else min(sums)
+        width = max(self.width[part] for part in places(inside))
+        return Fraction(state + self.shared.beyond(inside) + f * made + again + width)
 
 
 # -- stages of several devices -------------------------------------------------------------------------------------
@@ -2676,7 +2934,9 @@ GROUP_PROOFS: dict[str, Callable[[Any, Groups], Fraction]] = {
 
 def costs_of(plan: Any, graph: Graph, hardware: Hardware, level: int, values: tuple[Fraction, ...]) -> Costs | Groups:
     """Return what proofs of a plan's bound on a level know of its problem."""
-    return Groups(plan, graph, hardware) if plan.get("groups") else Costs(plan, graph, hardware, level, values)
+    if plan.get("groups"):
+        return Groups(plan, graph, hardware)
+    return (Trained if plan.get("training") else Costs)(plan, graph, hardware, level, values)
 
 
 def prove(proof: Any, costs: Costs | Groups) -> Fraction:
@@ -2684,7 +2944,7 @@ def prove(proof: Any, costs: Costs | Groups) -> Fraction:
     table: dict[str, Callable[[Any, Any], Fraction]] = GROUP_PROOFS if isinstance(costs, Groups) else PROOFS
     need(isinstance(proof, dict) and proof.get("kind") in table, f"unknown proof {str(proof)[:60]}")
     need(
-        costs.objective != "throughput" or proof["kind"] in ("zero", "load", "room"),
+        costs.objective != "throughput" or proof["kind"] in ("zero", "load", "room", "places"),
         f"{proof['kind']} proves no bounds of throughput: shards of an op may run at once",
     )
     need(
@@ -2696,8 +2956,11 @@ def prove(proof: Any, costs: Costs | Groups) -> Fraction:
 
 def exact_values(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fraction, ...]:
     """Return the exact values of the plan's schedule, after checking that it is feasible and has the plan's values."""
-    need_known(plan, hardware)
+    need_known(plan)
     need(plan["assignment"] is not None, "the plan has no schedule")
+    need(plan.get("chunks", 1) == 1 and plan.get("contiguous", True), "chunks and scattered ops are not checked here")
+    need(not plan.get("training"), "training pipelines are not checked here")
+    need(plan["objective"] != "pipeline" or not hardware.sharing, "devices that share are not checked here")
     need(plan["status"] in ("optimal", "feasible"), f"the plan calls its schedule {plan['status']!r}")
     stages = plan["objective"] in ("pipeline", "memory")
     checked = check_groups if plan.get("groups") else check_stages if stages else check_placement
@@ -2708,15 +2971,15 @@ def exact_values(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fraction,
     return values
 
 
-def need_known(plan: Any, hardware: Hardware) -> None:
+def need_known(plan: Any) -> None:
     """Refute a plan of a kind that is not checked here."""
     known(plan, PLAN_KEYS, "the plan")
     need(plan["objective"] in ("pipeline", "memory", "latency", "throughput"), "unknown objective")
-    need(plan.get("chunks", 1) == 1 and plan.get("contiguous", True), "chunks and scattered ops are not checked here")
-    need(not plan.get("training"), "training pipelines are not checked here")
+    pipeline, chunks = plan["objective"] == "pipeline", whole(plan.get("chunks", ONE), "chunks", 1)
+    need(pipeline or (chunks, plan.get("contiguous", True)) == (1, True), "chunks and scattered ops are of pipelines")
+    need(not plan.get("training") or (pipeline and not plan.get("groups")), "training is of pipelines")
     need(not plan.get("stage_orders"), "peaks of activation memory are not checked here")
     need(not plan.get("groups") or plan["objective"] == "pipeline", "stages of several devices are of pipelines")
-    need(plan["objective"] != "pipeline" or not hardware.sharing, "devices that share are not checked here")
     counts = plan.get("inputs", 1), plan.get("shard_inputs", 1)
     need(plan["objective"] == "throughput" or counts == (1, 1), "only throughput is of several inputs")
     need(plan.get("resident", "peak") in ("peak", "tensors", "weights"), "unknown rule of what memory holds")
@@ -2771,7 +3034,10 @@ def question(plan: Any) -> str:
         return f"pipeline of stages of several devices, {', '.join(asked)}"
     objective, inputs = plan["objective"], whole(plan.get("inputs", ONE), "inputs", 1)
     if objective in ("pipeline", "memory"):
-        return str(objective)
+        rules = plan.get("training") or {}
+        told = [f"{key} {plain(rules[key])}" for key in sorted(TRAINING_KEYS & rules.keys()) if rules[key]]
+        told += [f"chunks {plain(plan['chunks'])}"] if plan.get("chunks", 1) > 1 else []
+        return ", ".join([objective, *told, *([] if plan.get("contiguous", True) else ["ops anywhere"])])
     rules = f"{plan.get('transfer_rule', 'parallel')} transfers, {plan.get('resident', 'tensors')} in memory"
     return f"{objective} of {inputs} input{'s' * (inputs > 1)}, {rules}"
 

@@ -301,22 +301,18 @@ class PlacementProgram(OrderedProgram):
 
     def __init__(self, costs: check.Costs) -> None:
         super().__init__(ONE, devices := range(costs.num_devices))
-        graph, shares, lead = costs.graph, check.shares_of_memory(costs), dict[Any, int]()
-        self.on: list[list[int]] = []
-        for v, name in enumerate(graph.group):
-            key = v if name is None else ("group", name)
-            if key not in lead:
-                lead[key] = len(self.groups)
-                self.groups.append([self._variable(f"x_{v}_{i}", True) for i in devices])
-            self.on.append(self.groups[lead[key]])
+        graph, shares = costs.graph, check.shares_of_memory(costs)
+        self.groups = [[self._variable(f"x_{ops[0]}_{i}", True) for i in devices] for ops in graph.groups]
+        at = {v: on for on, ops in zip(self.groups, graph.groups, strict=True) for v in ops}
+        self.on = [at[v] for v in range(len(shares))]
         for v, row in enumerate(shares):
             for i in devices:
                 self._row(f"not_{v}_{i}", [(self.on[v][i], -1)] if row[i] is None else [], 0)
         for i in devices:
             self._row(f"memory_{i}", [(on[i], -(row[i] or 0)) for on, row in zip(self.on, shares, strict=True)], -1)
-        if costs.objective == "pipeline":
+        if costs.objective == "pipeline" and not costs.scattered:
             self._choose_order(combinations(devices, 2))
-        for u, v, t in graph.edges:
+        for u, v, t in graph.edges if not costs.scattered else ():
             for i, j in permutations(devices, 2):
                 terms, number = self._before(i, j, 1)
                 if costs.objective in ("latency", "throughput"):

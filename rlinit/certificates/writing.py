@@ -66,7 +66,8 @@ def write_certificate(
     Raises
     ------
     InvalidPlan
-        Nothing is known of schedules, or the checker refuses the plan; the message says why.
+        Nothing is known of schedules, the checker refuses the plan, or no proof was found that there is no schedule;
+        the message says why.
     """
     certificate = certificate_of(plan, graph, hardware, time_limit_s)
     write_json(path, certificate)
@@ -116,7 +117,7 @@ def certificate_of(plan: Plan, graph: Graph, hardware: Hardware, time_limit_s: f
     Raises
     ------
     InvalidPlan
-        Nothing is known of schedules, or the checker refuses the plan; the message says why.
+        As `write_certificate` raises.
     """
     budget, between = Budget(time_limit_s), partial(BetweenOps, graph, hardware)
     written, raw_graph, raw_hardware, values = exact_plan(plan, graph, hardware)
@@ -124,7 +125,10 @@ def certificate_of(plan: Plan, graph: Graph, hardware: Hardware, time_limit_s: f
     if plan.status == "infeasible":
         bare = check.costs_of(written, raw_graph, raw_hardware, 0, (Fraction(0),) * 3)
         bare.expired = lambda: budget.expired
-        levels.append(_refutation(bare, between, budget))
+        levels.append(_refutation(bare))
+        if None in levels:
+            rests = ", ".join(plan.trusted) or plan.bound_source or "the search"
+            raise InvalidPlan(f"no proof was found that there is no schedule, which rests on {rests}: {plan.message}")
     for level, value in enumerate(values):
         bound = written["bounds"][level] if plan.bounds else Fraction(0)
         try:
@@ -160,17 +164,12 @@ def exact_plan(
     InvalidPlan
         The checker refuses the plan; the message says why.
     """
-    scattered = plan.chunks > 1 or not plan.contiguous
-    training = plan.training is not None
-    if why := uncertified(hardware, plan.objective, training=training, scattered=scattered):
-        raise InvalidPlan(why)
     try:
         written = check.parse(json.dumps(plan.to_dict()), "rlinit-plan", "the plan")
         raw_graph = check.Graph(check.parse(json.dumps(graph.to_dict()), "rlinit-graph", "the graph"))
         raw_hardware = check.Hardware(check.parse(json.dumps(hardware.to_dict()), "rlinit-hardware", "the hardware"))
-        check.need_known(written, raw_hardware)
-        none = plan.status == "infeasible"
-        values = () if none else check.exact_values(written, raw_graph, raw_hardware)
+        check.need_known(written)
+        values = () if plan.status == "infeasible" else check.exact_values(written, raw_graph, raw_hardware)
     except check.Refuted as problem:
         raise InvalidPlan(f"the plan cannot be certified: {problem}") from None
     return written, raw_graph, raw_hardware, values
@@ -217,23 +216,23 @@ def _group_proof(costs: check.Groups, wanted: Fraction, value: Fraction) -> Proo
     return None
 
 
-def _refutation(costs: check.Costs | check.Groups, between: Callable[[], BetweenOps], budget: Budget) -> Proof | None:
+def _refutation(costs: check.Costs | check.Groups) -> Proof | None:
     """Return a proof that there is no schedule; None where none was found."""
     if isinstance(costs, check.Groups):
         with contextlib.suppress(check.Refuted):
             states = check.group_states(costs, None)
             return None if states is None else {"kind": "groups", "states": states}
         return None
-    shares = check.shares_of_memory(costs)
+    shares = check.shares_of_memory(costs, costs.num_shards)
     multipliers = [] if {None} in map(set, shares) else [str(each) for each in _load_multipliers(shares)]
-    room = {"kind": "room", "multipliers": multipliers}
     threshold = check.horizon(costs)
-    if _reaches(room, costs, threshold):
+    if _reaches(room := {"kind": "room", "multipliers": multipliers}, costs, threshold):
         return room
     with contextlib.suppress(check.Refuted):
-        return (
-            tree_proof(costs, threshold, between, budget) if costs.objective == "latency" else _states(costs, threshold)
-        )
+        if (count := check.count_places(costs)) is not None:
+            return {"kind": "places", "places": count}
+    with contextlib.suppress(check.Refuted):
+        return _states(costs, threshold)
     return None
 
 
@@ -319,7 +318,7 @@ def _whole_packings(costs: check.Costs, threshold: Fraction) -> Iterator[Proof]:
 
 def _states(costs: check.Costs, threshold: Fraction) -> Proof | None:
     """Return the proof by states, which the checkers' own search is; None if whole stages below it reach all ops."""
-    if costs.objective not in ("pipeline", "memory"):
+    if costs.objective not in ("pipeline", "memory") or costs.scattered:
         return None
     reached = check.reached_states(costs, threshold)
     return None if reached is None else {"kind": "states", "threshold": str(threshold), "reached": reached}

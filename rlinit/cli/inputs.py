@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from rlinit.errors import RlinitError
+from rlinit.errors import InvalidHardware, RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.limits import closest
@@ -38,8 +38,9 @@ Models = Annotated[
 HardwareName = Annotated[
     str,
     tyro.conf.arg(
+        aliases=("--hardware",),
         help="A hardware file (.toml, .json) or a preset (edge-tpu-K, cpu-t4-a100, moirai-inter, moirai-intra, "
-        "gpt3-nodes, or devices joined as in 2xrtx3090+cpu)."
+        "gpt3-nodes, or devices joined as in 2xrtx3090+cpu).",
     ),
 ]
 
@@ -252,7 +253,12 @@ def _refuse_missing(model: str) -> None:
         return
     from rlinit.datasets.zoo import imagenet
 
-    networks = [f"zoo:{name.lower()}" for name in imagenet.NAMES]
+    try:
+        Hardware.preset(model)
+    except InvalidHardware:
+        networks = [f"zoo:{name.lower()}" for name in imagenet.NAMES]
+    else:
+        raise RlinitError(f"{model!r} is no model but hardware, which is named by --hw")
     raise RlinitError(f"there is no file {model!r}{closest(f'zoo:{model.lower()}', networks)}")
 
 

@@ -54,7 +54,7 @@ class Llm:
     config: Annotated[
         str, tyro.conf.Positional, tyro.conf.arg(metavar="CONFIG", help="A config.json, or a .gguf file.")
     ]
-    hw: str
+    hw: Annotated[str, tyro.conf.arg(aliases=("--hardware",))]
     """Devices joined by name (2x3090+cpu, 8x8xa100-80g, m3-max/rtx4090+cpu/10gbe), or a hardware file."""
     objective: Literal["decode", "prefill", "request", "pipeline", "throughput", "requests"] = "decode"
     """Seconds per output token, to the first token, of a request, of a pipeline's slowest stage;

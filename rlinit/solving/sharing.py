@@ -494,7 +494,7 @@ def _nothing(bounding: Sequence[Plan]) -> Plan:
         bound_source="",
         assignment=None,
         start_s=None,
-        training=None,
+        training=last.training and dataclasses.replace(last.training, step_s=0.0, stages=(), exchange_bytes=0.0),
         history=(),
         stages=(),
         stage_orders=(),

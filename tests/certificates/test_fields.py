@@ -16,7 +16,6 @@ import rlinit
 from rlinit.certificates import certificate_of, check
 from rlinit.devices.efficiency import efficiencies_of
 from rlinit.hardware import Device, Hardware
-from rlinit.plan import Objective
 from tests.certificates import attack
 
 REFUTED = ("chosen", "computed", "proven", "fixed")
@@ -66,14 +65,27 @@ def grouped() -> list[Any]:
     return [plan.to_dict(), graph.to_dict(), hardware.to_dict(), certificate_of(plan, graph, hardware)]
 
 
+def trained() -> list[Any]:
+    """Return plan, graph, hardware and certificate of a training pipeline that fits only where layers were smaller."""
+    marks = {"a": {"module": "layers.0.x"}, "b": {"module": "layers.0.x"}, "d": {"module": "layers.1.x"}}
+    ops = [(name, {"time_s": 1.0, "param_bytes": 1.0, "out_bytes": size, **marks.get(name, {"node": "layers.1.x/c"})})
+           for name, size in zip("cdab", (8.0, 1.0, 8.0, 1.0), strict=True)]  # fmt: skip
+    graph = rlinit.Graph.build(ops, [("a", "b"), ("b", "c"), ("c", "d")])
+    hardware = Hardware.mesh([Device("x", memory_bytes=24.5)], 1.0)
+    plan = rlinit.schedule(graph, hardware, training="gpipe", microbatches=2, recompute="auto", optimizer=1.0)
+    return [plan.to_dict(), graph.to_dict(), hardware.to_dict(), certificate_of(plan, graph, hardware)]
+
+
 @cache
-def base(objective: Objective, *, mesh: bool = False, several: bool = False) -> str:
+def base(objective: Any, *, mesh: bool = False, several: bool = False) -> str:
     """Return four files of a problem in which every field of its kind matters, as JSON.
 
     `mesh` gives it no links, `several` stages of several devices.
     """
     if several:
         return json.dumps(dict(zip(attack.FILES, grouped(), strict=True)))
+    if objective == "training":
+        return json.dumps(dict(zip(attack.FILES, trained(), strict=True)))
     timed = objective == "throughput"
     times = {"time_s": {"*": {1: 1.0, 2: 1.5}}} if timed else {}
     ops: list[tuple[str, dict[str, Any]]] = [
@@ -109,6 +121,15 @@ PIPELINE: Any = ("pipeline",)
 THROUGHPUT: Any = ("throughput",)
 MESH: Any = ("latency", True)
 GROUPS: Any = ("pipeline", False, True)
+TRAINING: Any = ("training",)
+TRAINED = {
+    "schedule": "gpipe",
+    "microbatches": 2,
+    "recompute": "auto",
+    "state_factor": 1.0,
+    "step_s": 0.0,
+    "stages": [],
+}
 
 EDITS: dict[tuple[str, str], list[tuple[Any, Any]]] = {
     ("plan", "format"): [(LATENCY, "rlinit-graph")],
@@ -134,7 +155,8 @@ EDITS: dict[tuple[str, str], list[tuple[Any, Any]]] = {
         *((GROUPS, {"training": "1f1b", "microbatches": 4, **edit}) for edit in (
             {}, {"training": ""}, {"training": "gpipe"}, {"microbatches": 8}, {"recompute": "none"}, {"replicas": 2},
             {"tensor_parallel": 2}, {"uniform": True}, {"exchange": "server"}, {"workspace_bytes": {"1": 1.0}}))],
-    ("plan", "training"): [(PIPELINE, {"schedule": "gpipe"})],
+    ("plan", "training"): [(PIPELINE, {"schedule": "gpipe"}), *((TRAINING, {**TRAINED, **edit}) for edit in (
+        {"schedule": "1f1b"}, {"microbatches": 3}, {"recompute": "none"}, {"state_factor": 1.5}, {"step_s": 1.0}))],
     ("plan", "stage_orders"): [(PIPELINE, [["a"], ["b"]]), (LATENCY, [["a"]])],
     ("plan", "graph_fingerprint"): [(LATENCY, "0")],
     ("plan", "hardware_fingerprint"): [(LATENCY, "0")],
@@ -162,9 +184,9 @@ EDITS: dict[tuple[str, str], list[tuple[Any, Any]]] = {
     ("op", "precision"): [(LATENCY, ["fp16", "fp16"]), (PIPELINE, ["fp16", None])],
     ("op", "backward_of"): [(PIPELINE, "b")],
     **{("op", field): [(LATENCY, value), (PIPELINE, value)] for field, value in (
-        ("backward_time_s", 1.0), ("node", "n"), ("nodes", ["n"]), ("module", "m"), ("scopes", [["m"]]),
-        ("axes", {"view": True}), ("operands", [["", 2]]),
+        ("backward_time_s", 1.0), ("nodes", ["n"]), ("axes", {"view": True}), ("operands", [["", 2]]),
         ("holds", ["w"]), ("tensors", ["t"]), ("label", "l"), ("note", {"cost": 1.0}))},
+    **{("op", field): [(TRAINING, value)] for field, value in (("node", "n"), ("module", "m"), ("scopes", [["m"]]))},
     ("op", "menu"): [
         (GROUPS, {"1": [{"name": "plain", "time_s": 1.0}]}), (GROUPS, {}), (GROUPS, {"0": [], "1": []}),
         *((GROUPS, {"1": [{"name": "plain", "time_s": 4.0}], "3": rows}) for rows in (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,16 @@ import pytest
 import rlinit
 from rlinit.budget import Budget
 from rlinit.certificates import certificate_of, check
-from rlinit.certificates.lags import BetweenOps
 from rlinit.certificates.programs import PlacementProgram
 from rlinit.certificates.proof import Proof
 from rlinit.certificates.writing import _refutation
 from rlinit.cli.main import main
-from rlinit.errors import InvalidPlan
+from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.hardware import Device, Hardware
-from rlinit.plan import Plan
-from tests.certificates import veripb_checker, vipr_checker
+from rlinit.plan import Plan, TrainingUse
+from rlinit.stages.training.lowering import lower_training
+from rlinit.stages.training.rules import TrainingRules
+from tests.certificates import attack, veripb_checker, vipr_checker
 from tests.certificates.test_check import can_be_tried, costs_of
 from tests.properties import fuzz
 
@@ -120,7 +120,7 @@ def test_nothing_proves_it_where_brute_force_has_a_schedule(first: int) -> None:
         if not can_be_tried(case):
             continue
         costs = costs_of(case, 0, (check.ZERO,) * 3)
-        proof = _refutation(costs, partial(BetweenOps, case.graph, case.hardware), Budget(2.0))
+        proof = _refutation(costs)
         tree = Proof(PlacementProgram(costs), 1, Budget(2.0)).run()
         if proof is None and not tree and number % 4:  # brute force of all takes long
             continue
@@ -130,6 +130,111 @@ def test_nothing_proves_it_where_brute_force_has_a_schedule(first: int) -> None:
         found += proof is not None
         refuted += tree
     assert min(found, refuted) >= 0.7 * none
+
+
+def training_files(number: int, seed: int) -> tuple[float, Files | None]:
+    """Return the optimum of a small training pipeline, and files that prove that it has none, if a proof is found."""
+    graph, hardware, asked = fuzz.drawn_training(number, seed, share=number % 4 == 0)
+    try:
+        best = fuzz.best_training(graph, hardware, asked)
+        rules = TrainingRules(**training_rules(asked))
+        lower_training(graph, hardware, rules)
+    except RlinitError:  # gradients contradict forward edges
+        return math.nan, None
+    use = TrainingUse(rules.schedule, rules.microbatches, rules.recompute, rules.state_factor, 0.0, ())
+    marks = "", graph.fingerprint(), "", hardware.fingerprint()
+    plan = Plan("pipeline", "infeasible", None, None, "", "", None, (), (), {}, *marks, message="none")
+    plan = dataclasses.replace(plan, training=use, chunks=rules.chunks)
+    files = {"plan": plan.to_dict(), "graph": graph.to_dict(), "hardware": hardware.to_dict()}
+    try:
+        return best, files | {"certificate": certificate_of(plan, graph, hardware, 5.0)}
+    except InvalidPlan:
+        return best, None
+
+
+def training_rules(asked: Any) -> Any:
+    """Return the options of `rlinit.schedule` as rules of training."""
+    keys = ("training", "microbatches", "recompute", "optimizer")
+    names = ("schedule", "microbatches", "recompute", "state_factor")
+    return dict(zip(names, map(asked.get, keys), strict=True)) | {"chunks": asked.get("chunks", 1)}
+
+
+@pytest.mark.parametrize("first", range(0, 80, 40))
+def test_training_pipelines_without_a_schedule(first: int) -> None:
+    """Of those that brute force finds none of, all have a proof but where stages are interleaved; no other has one.
+
+    Changed in one place, the files are refused, or there is no schedule either.
+    """
+    none = found = 0
+    for number in range(first, first + 40):
+        best, files = training_files(number, seed=7)
+        if math.isnan(best):
+            continue
+        assert files is None or math.isinf(best), number
+        if math.isinf(best):
+            interleaved = fuzz.drawn_training(number, 7)[2]["training"] == "interleaved"
+            none, found = none + 1, found + (files is not None)
+            assert files is not None or interleaved, number
+        if files is not None:
+            told = attack.verdict(files)
+            assert told.endswith(": infeasible"), number
+            assert f"schedule {files['plan']['training']['schedule']}" in told
+            rng = np.random.default_rng([7, number])
+            for _ in range(15):
+                bad, what = attack.mutated(files, rng)
+                assert not attack.verdict(bad) or lacks_schedule(bad), (number, what)
+    assert found >= 0.8 * none > 0
+
+
+def lacks_schedule(files: Files) -> bool:
+    """Return whether brute force finds no training pipeline as files ask for it, or they are no problem for it."""
+    files = attack.whole(files)
+    use = files["plan"]["training"]
+    if not use:  # without training memory holds parameters alone
+        return attack.optimum_of(json.dumps([files["graph"], files["hardware"]]), *attack.rules(files["plan"])) is None
+    asked = {"training": use["schedule"], "optimizer": use["state_factor"], "chunks": files["plan"].get("chunks", 1)}
+    asked |= {key: use[key] for key in ("microbatches", "recompute")}
+    try:
+        graph, hardware = rlinit.Graph.from_dict(files["graph"]), Hardware.from_dict(files["hardware"])
+        lower_training(graph, hardware, TrainingRules(**training_rules(asked)))
+        return math.isinf(fuzz.best_training(graph, hardware, asked))
+    except (RlinitError, *check.MALFORMED):
+        return True
+
+
+def test_shards_of_an_output_may_stay_on_several_devices() -> None:
+    """What no op reads stays to the end: 10 bytes of each input fit on devices of 15, and nothing proves otherwise."""
+    graph = rlinit.Graph.build([("a", {"time_s": {"*": {1: 1.0, 2: 2.0}}, "out_bytes": 10.0})], [])
+    hardware = Hardware.mesh([Device(name, memory_bytes=15.0, batch_sizes=(1,)) for name in "xy"], 1.0)
+    case = fuzz.Case(0, graph, hardware, {"objective": "throughput", "inputs": 2, "resident": "peak"})
+    costs = costs_of(case, 0, (check.ZERO,) * 3)
+    assert rlinit.schedule(graph, hardware, objective="throughput", inputs=2).status == "optimal"
+    assert check.count_places(costs) is None
+    assert not Proof(PlacementProgram(costs), 1, Budget(2.0)).run()
+
+
+def test_chunks_and_scattered_ops_have_proofs() -> None:
+    """Three ops of two bytes on two devices of three: chunks and stages in any order do not help, nor does sharing."""
+    graph = rlinit.Graph.build([(f"v{v}", row(2.0)) for v in range(3)], [])
+    for asked in ({"chunks": 2}, {"contiguous": False}, {}):
+        devices = [Device(name, memory_bytes=3.0, shares="" if asked else "bus") for name in "xy"]
+        hardware = Hardware.mesh(devices, 1.0)
+        hardware = hardware if asked else dataclasses.replace(hardware, sharing={"bus": (1.0, 2.0)})
+        _, files = certified(graph, hardware, objective="pipeline", **asked)
+        assert files["certificate"]["levels"][0]["kind"] == "places"
+        assert answer(files).endswith(": infeasible")
+        wide = [device | {"memory_bytes": 4.0} for device in files["hardware"]["device"]]
+        assert answer(files | {"hardware": files["hardware"] | {"device": wide}}).startswith("REFUTED")
+
+
+def test_without_a_proof_nothing_is_written(tmp_path: Path) -> None:
+    """A plan that says it is infeasible, of a problem with a schedule: certify says that there is no proof, and why."""
+    graph = rlinit.Graph.build([("a", row(9.0))], [])
+    plan = rlinit.schedule(graph, mesh(3.0), objective="latency")
+    other = dataclasses.replace(plan_of(plan, mesh(99.0)), hardware_fingerprint=mesh(99.0).fingerprint())
+    with pytest.raises(InvalidPlan, match="no proof was found that there is no schedule"):
+        other.certify(tmp_path / "c.json", graph, mesh(99.0))
+    assert not (tmp_path / "c.json").exists()
 
 
 def test_a_folder_of_an_infeasible_plan_is_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

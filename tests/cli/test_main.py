@@ -97,6 +97,8 @@ def test_bound_inspect_and_bench_report(model: str, tmp_path: Path, capsys: pyte
         (["schedule", "MODEL", "--out", "tests"], "it is a folder"),
         (["schedule", "MODEL", "--plot", "picture.xyz"], ".svg"),
         (["schedule", "resnet50"], "did you mean 'zoo:resnet50'"),
+        (["schedule", "MODEL", "l4+t4+cpu"], "named by --hw"),
+        (["schedule", "MODEL", "--hardware", "abacus"], "edge-tpu-K"),
         (["schedule", "zoo:resnet50", "--batch", "4"], "--batch"),
         (["schedule", "zoo:resnet50", "--dims", "a=2"], "--dims"),
         (["schedule", "MODEL", "--objective", "throughput"], "--inputs"),

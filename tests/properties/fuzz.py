@@ -339,6 +339,21 @@ def attack_training(number: int, seed: int = 0, *, share: bool = False) -> str:
     share
         Whether ops share parameters.
     """
+    graph, hardware, asked = drawn_training(number, seed, share=share)
+    try:
+        plan = rlinit.schedule(graph, hardware, time_limit_s=5.0, **asked)
+    except InvalidGraph as problem:
+        return "" if "contradict" in str(problem) or "cycle" in str(problem) else f"training: {problem}"
+    rlinit.verify(plan, graph, hardware)
+    best = best_training(graph, hardware, asked)
+    wrong = judge(plan, None if math.isinf(best) else (best,))
+    if not wrong and plan.status == "no_solution" and best < math.inf:
+        wrong = f"no solution in 5 s, though {best} is the optimum"
+    return f"{asked}, {graph.to_dict()}, {hardware.to_dict()}: {wrong}" if wrong else ""
+
+
+def drawn_training(number: int, seed: int = 0, *, share: bool = False) -> tuple[Graph, Hardware, Any]:
+    """Return a small training pipeline by its number, and how it is asked for; see `attack_training`."""
     rng = np.random.default_rng([seed, number, 13])
     scale = float(rng.choice([1e-9, 1.0, 1.0, 1e12]))
     n, k = int(rng.integers(1, 6)), int(rng.integers(1, 4))
@@ -355,18 +370,15 @@ def attack_training(number: int, seed: int = 0, *, share: bool = False) -> str:
     if schedule == "interleaved":
         microbatches *= k
         asked |= {"microbatches": microbatches, "chunks": CHUNKS}
-    try:
-        plan = rlinit.schedule(graph, hardware, time_limit_s=5.0, **asked)
-    except InvalidGraph as problem:
-        return "" if "contradict" in str(problem) or "cycle" in str(problem) else f"training: {problem}"
-    rlinit.verify(plan, graph, hardware)
+    return graph, hardware, asked
+
+
+def best_training(graph: Graph, hardware: Hardware, asked: Any) -> float:
+    """Return the least bottleneck of a training pipeline by brute force; inf where nothing fits."""
     names = blocks_of(graph)
     blocks = {b: [v for v, name in enumerate(names) if name == b] for b in dict.fromkeys(names) if b}
-    best = brute_force(graph, hardware, blocks, schedule, microbatches, factor, recompute)
-    wrong = judge(plan, None if math.isinf(best) else (best,))
-    if not wrong and plan.status == "no_solution" and best < math.inf:
-        wrong = f"no solution in 5 s, though {best} is the optimum"
-    return f"{asked}, {graph.to_dict()}, {hardware.to_dict()}: {wrong}" if wrong else ""
+    rules = (asked[key] for key in ("training", "microbatches", "optimizer", "recompute"))
+    return brute_force(graph, hardware, blocks, *rules)
 
 
 def attack_tight(case: Case) -> str:

@@ -24,12 +24,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlinit.arrays import ROUNDING, BoolArray, FloatArray
+from rlinit.arrays import ROUNDING, BoolArray, FloatArray, IntArray
 from rlinit.budget import Budget, WorkShares
 from rlinit.exact.placements.analysis.batches import data_flow
 from rlinit.exact.placements.analysis.chains import segment_problem
 from rlinit.exact.placements.analysis.open_propagation import carry_open
 from rlinit.exact.placements.analysis.reachability import reachability
+from rlinit.exact.placements.analysis.symmetry import alike_devices
 from rlinit.exact.placements.analysis.time_windows import ShardWindows
 from rlinit.exact.placements.bounds.destructive import DestructiveSearch
 from rlinit.placements.problem import PlacementProblem
@@ -77,6 +78,21 @@ def _by_paths(problem: PlacementProblem, ends: tuple[int, int], budget: Budget) 
     return table * (1.0 - ROUNDING)
 
 
+def _pairs_alike(problem: PlacementProblem, ends: tuple[int, int]) -> IntArray:
+    """Return (d, d) labels of devices of the ends, equal where exchanging alike devices makes one pair of another."""
+    d = problem.num_devices
+    label = np.arange(d * d).reshape(d, d)
+    first = np.arange(d)
+    for members in alike_devices(problem):
+        first[[i for (i,) in members]] = members[0][0]
+    if min(ends) < 0:  # device 0 stands for the start or the end, and nothing is exchanged with it
+        rows, columns = (first if at >= 0 else np.arange(d) for at in ends)
+        return label[np.ix_(rows, columns)]
+    same = np.eye(d, dtype=np.bool_)
+    unlike = label[np.ix_(first, first)]
+    return np.where(same, unlike, d * d + unlike)
+
+
 _Part = tuple[int, int, "_Segment"]
 """Where a segment begins and ends, and the segment."""
 
@@ -115,7 +131,8 @@ class _Segment:
         self._lag_s = np.zeros((len(inner), *self.bound_s.shape))
         lags = (np.array([part[:2] for part in inner], np.int64), self._lag_s)
         self._last = DestructiveSearch(problem, lags=lags if inner else None)
-        self._trials: dict[tuple[int, int], DestructiveSearch] = {}
+        self._alike = _pairs_alike(problem, ends)
+        self._trials: dict[int, DestructiveSearch] = {}
 
     @property
     def work(self) -> int:
@@ -137,9 +154,14 @@ class _Segment:
         for lag, (_, _, segment) in zip(self._lag_s, self._inner, strict=True):
             lag[:] = segment.bound_s * (1.0 - ROUNDING)
 
+    def alike(self, pair: tuple[int, int]) -> BoolArray:
+        """Return (d, d) the pairs of devices of the ends that alike devices make of a pair, which have its bound."""
+        same: BoolArray = self._alike == self._alike[pair]
+        return same
+
     def effort(self, pair: tuple[int, int]) -> int | None:
         """Return the work for devices of the ends so far, -1 before any; None where nothing is left to do."""
-        trials = self._trials.get(pair)
+        trials = self._trials.get(int(self._alike[pair]))
         if trials is None:
             return -1
         ended = trials.exhausted or trials.bound_s >= trials.upper
@@ -148,13 +170,14 @@ class _Segment:
     def improve(self, pair: tuple[int, int], upper: float, budget: Budget) -> None:
         """Try makespans for devices of the ends, at first below `upper` and by propagation alone."""
         choices = _CHOICES if self.size == 1 else max(1, _LONG_CHOICES // self.size)
-        if pair not in self._trials:
+        label, alike = int(self._alike[pair]), self.alike(pair)
+        if label not in self._trials:
             allowed, choices = _fixed_ends(self.problem, self._ends, pair), 0
             self._last = DestructiveSearch(self.problem, upper=upper, allowed=allowed, like=self._last)
-            self._trials[pair] = self._last
-        trials = self._trials[pair]
-        trials.raise_bound(float(self.bound_s[pair]))
-        self.bound_s[pair] = max(self.bound_s[pair], trials.run(choices, budget))
+            self._trials[label] = self._last
+        trials = self._trials[label]
+        trials.raise_bound(float(self.bound_s[alike].max()))
+        self.bound_s[alike] = max(float(self.bound_s[alike].max()), trials.run(choices, budget))
 
 
 def _key(problem: PlacementProblem, ends: tuple[int, ...], parts: Sequence[_Segment]) -> bytes:
@@ -227,9 +250,9 @@ class _Level:
     def improve(self, k: int, pair: tuple[int, int], upper: float, budget: Budget) -> None:
         """Improve segment k for devices of its ends."""
         forward, backward, _ = self.shortest()
-        segment, (i, j) = self.segments[k], pair
+        segment, alike = self.segments[k], self.segments[k].alike(pair)
         copies = [c for c, other in enumerate(self.segments) if other is segment]
-        others = min(float(forward[c][i] + backward[c + 1][j]) for c in copies)
+        others = min(float((forward[c][:, None] + backward[c + 1])[alike].min()) for c in copies)
         segment.improve(pair, upper - others if upper < np.inf else np.inf, budget)
 
 

@@ -128,28 +128,39 @@ def _inside(begin: float, end: float, seconds: float, head: float, latest: float
 
 @njit(cache=True, nogil=True)
 def _needs(
+    trial: Trial,
     begin: float,
     end: float,
-    weight: FloatArray,
     able: BoolArray,
-    least: FloatArray,
     head: FloatArray,
     latest: FloatArray,
-    members: IntArray,
+    groups: IntArray,
     need: FloatArray,
-) -> float:
-    """Fill (d,) the weighted seconds that ops which share a device need in an interval; return the least of them."""
-    best = np.inf
-    for i in range(len(need)):
-        need[i] = np.inf
-        if not able[members[0], i]:
-            continue
-        total = 0.0
-        for v in members:
-            total += _inside(begin, end, least[v, i], head[v, i], latest[v, i])
-        need[i] = weight[i] * total
-        best = min(best, need[i])
-    return best
+    lowest: FloatArray,
+) -> tuple[float, int]:
+    """Return the least weighted seconds that groups need in an interval, and how many of them may need any.
+
+    Those are put first in `groups`, their seconds by device into `need` (g, d), and the least of these into `lowest`.
+    """
+    least, indptr, members, weight = trial.least, trial.indptr, trial.members, trial.weight
+    in_all, number = 0.0, 0
+    for g in groups:
+        low, high = np.inf, 0.0
+        for i in range(len(weight)):
+            need[g, i] = np.inf
+            if not able[members[indptr[g]], i]:
+                continue
+            total = 0.0
+            for at in range(indptr[g], indptr[g + 1]):
+                v = members[at]
+                total += _inside(begin, end, least[v, i], head[v, i], latest[v, i])
+            need[g, i] = weight[i] * total
+            low, high = min(low, need[g, i]), max(high, need[g, i])
+        if high > 0.0:
+            groups[number], lowest[g] = g, low
+            in_all += low
+            number += 1
+    return in_all, number
 
 
 @njit(cache=True, nogil=True)
@@ -186,40 +197,52 @@ def _widest(trial: Trial, able: BoolArray) -> float:
 
 
 @njit(cache=True, nogil=True)
+def _forbid(trial: Trial, able: BoolArray, groups: IntArray, need: FloatArray, lowest: FloatArray, room: float) -> int:
+    """Forbid the devices on which a group needs more than its least and the room of an interval; return how many."""
+    indptr, members = trial.indptr, trial.members
+    forbidden = 0
+    for g in groups:
+        for i in range(need.shape[1]):
+            if need[g, i] < np.inf and need[g, i] - lowest[g] > room:
+                forbidden += 1
+                for at in range(indptr[g], indptr[g + 1]):
+                    able[members[at], i] = False
+    return forbidden
+
+
+@njit(cache=True, nogil=True)
 def _energy(trial: Trial, able: BoolArray, head: FloatArray, tail: FloatArray, limit: float) -> int:
     """Hold the energy of intervals against their length: -1 if one needs more, else how many devices were forbidden.
 
     In ``[a, b]`` device i is busy at most ``b - a``, and an op of it at least what both of its extreme starts have
     inside, so ``sum over groups of min over i of lambda_i overlap <= b - a``. Where the least sum with op v on device i
-    instead is above that, v is not there.
+    instead is above that, v is not there. An interval inside of another has no less room than that one less what it is
+    shorter by, and is passed over where this room is above all that a device can change; so are groups that need
+    nothing there.
     """
-    least, indptr, members, weight = trial.least, trial.indptr, trial.members, trial.weight
-    latest = limit - tail - least
+    latest = limit - tail - trial.least
     ends = limit - _ends(tail, able, trial.most_ends)
-    widest = _widest(trial, able)
-    need = np.empty(len(weight))
-    forbidden = 0
+    widest, size = _widest(trial, able), len(trial.indptr) - 1
+    need, lowest, groups = np.empty((size, able.shape[1])), np.empty(size), np.empty(size, np.int64)
+    forbidden, later = 0, np.full(len(ends), -np.inf)  # what [a, end] has no less room than, with a added
     for a in _ends(head, able, trial.most_ends):
-        for b in ends:
-            if b <= a:
+        groups[:] = np.arange(size)
+        number, earlier = size, -np.inf  # what [a, b] has no less room than, less b
+        for k in range(len(ends)):
+            b = ends[k]
+            if b <= a or max(earlier + b, later[k] - a) >= widest:
                 continue
-            total = 0.0
-            for g in range(len(indptr) - 1):
-                own = members[indptr[g] : indptr[g + 1]]
-                total += _needs(a, b, weight, able, least, head, latest, own, need)
+            total, number = _needs(trial, a, b, able, head, latest, groups[:number], need, lowest)
             room = (b - a) + ROUNDING * (limit + total) - total
             if room < 0.0:
                 return -1
+            earlier, later[k] = max(earlier, room - b), room + a
             if room >= widest:
                 continue
-            for g in range(len(indptr) - 1):
-                own = members[indptr[g] : indptr[g + 1]]
-                lowest = _needs(a, b, weight, able, least, head, latest, own, need)
-                for i in range(len(need)):
-                    if need[i] < np.inf and need[i] - lowest > room:
-                        forbidden += 1
-                        for v in own:
-                            able[v, i] = False
+            fell = _forbid(trial, able, groups[:number], need, lowest, room)
+            if fell > 0:  # what is left of other devices needs more
+                forbidden, earlier = forbidden + fell, -np.inf
+                later[:] = -np.inf
     return forbidden
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from rlinit.graph import Graph
@@ -21,15 +22,16 @@ def training_parts(
     Parameters
     ----------
     assignment
-        A feasible assignment, or None: no fields.
+        A feasible assignment, or None: only what is asked for.
     lowered
         The problem, and the way back to ops and devices.
     graph, hardware
         Where ops and devices have their names from.
     """
+    training, node_of_op, rules = lowered.training, lowered.stages.node_of_op, lowered.training.rules
+    use = TrainingUse(rules.schedule, rules.microbatches, rules.recompute, rules.state_factor, 0.0, ())
     if assignment is None:
-        return {}
-    training, node_of_op = lowered.training, lowered.stages.node_of_op
+        return {"training": use}
     stages = trained_stages(training, assignment)
     chunks = training.rules.chunks
     devices = [hardware.devices[i].name for i in lowered.stages.devices_of(assignment)] * chunks
@@ -47,7 +49,6 @@ def training_parts(
         )
         for stage, device in zip(stages, devices, strict=True)
     )
-    rules = training.rules
     times = [
         PassTimes.of(one.forward_s, one.backward_s, one.recompute_s, one.in_s + one.out_s + one.overflow_s)
         for one in stages
@@ -55,14 +56,8 @@ def training_parts(
     ]
     passes = timed_passes(rules.schedule, rules.microbatches, times, chunks)
     names = training.blocks.names
-    trained = TrainingUse(
-        schedule=rules.schedule,
-        microbatches=rules.microbatches,
-        recompute=rules.recompute,
-        state_factor=rules.state_factor,
-        step_s=max(one.end_s for one in passes),
-        stages=tuple(_trained(stage, names) for stage in stages),
-    )
+    done = tuple(_trained(stage, names) for stage in stages)
+    trained = replace(use, step_s=max(one.end_s for one in passes), stages=done)
     stage_of = dict(zip(graph.names, assignment.stage[node_of_op].tolist(), strict=True))
     return {"assignment": stage_of, "stages": uses, "training": trained}
 

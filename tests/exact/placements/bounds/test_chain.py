@@ -162,6 +162,39 @@ def test_no_segment_takes_less_than_its_bound(first: int) -> None:
     assert levels > 4
 
 
+@pytest.mark.parametrize("transfers", WAYS)
+def test_pairs_of_alike_devices_share_their_bounds(transfers: Transfers) -> None:
+    """Two alike devices and a third: no pair of devices takes less than what is proven for pairs like it."""
+    alike, shared = np.array([0, 0, 2]), 0
+    for seed in range(draws(12)):
+        problem = random_placement_problem(seed, 5, 3, transfers=transfers, density=0.5, integer=seed % 2 == 0)
+        pace, delay = (np.where(np.eye(3) > 0, 0.0, each.max()) for each in (problem.s_per_byte, problem.delay_s))
+        capacity = problem.capacity_bytes[alike]
+        times = problem.time_s[:, alike]
+        problem = dataclasses.replace(problem, time_s=times, s_per_byte=pace, delay_s=delay, capacity_bytes=capacity)
+        window = shard_windows(problem, np.inf, possible_batches(problem))
+        reach = reachability(problem.order, problem.succ_indptr, problem.succ)
+        between = np.where(reach, reach.astype(np.int64) @ reach, -1)
+        u, v = divmod(int(between.argmax()), len(reach))
+        if window is None or not reach[u, v]:
+            continue
+        bound = ChainBound(problem, window, [u, v], np.inf, Budget())
+        bound.run(600, Budget())
+        segment = bound.levels[0].segments[1]
+        assert (segment.alike((0, 0)) == np.diag([True, True, False])).all()
+        assert segment.alike((0, 1)).sum() == segment.alike((2, 1)).sum() == segment.alike((1, 2)).sum() == 2
+        whole, ops = segment_problem(problem, window, reach, u, v)
+        for i, j in np.ndindex(3, 3):
+            time_s = whole.time_s.copy()
+            for op, device in ((u, i), (v, j)):
+                time_s[np.searchsorted(ops, op), np.arange(3) != device, 1] = np.inf
+            if np.isfinite(time_s[:, :, 1]).any(axis=1).all():
+                least = brute_force_placement(dataclasses.replace(whole, time_s=time_s))
+                assert segment.bound_s[i, j] <= least * CLOSE, seed
+        shared += 1
+    assert shared > 2
+
+
 def test_trials_with_lags_stay_below_the_optimum() -> None:
     """With the exact least times between neighbours as lags propagation proves their sum, and trials no false bound."""
     for seed in range(200, 230):
