@@ -90,13 +90,32 @@ def is_closed(values: tuple[float, ...] | None, bounds: tuple[float, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
+class ShareUse:
+    """What the replicas on one kind of devices have of a stage that lies on several.
+
+    Each takes `microbatches` of those of a batch, runs ops in the ways of `variants`, and takes `time_s` for the stage
+    between two micro-batches of it; what its devices hold is as in `StageUse`.
+    """
+
+    kind: str
+    replicas: int
+    microbatches: int
+    time_s: float
+    in_flight: int
+    held_bytes: float
+    variants: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class StageUse:
     """What one stage does on each input: seconds of its parts, and bytes; `activation_bytes` is 0 where not counted.
 
     A stage of several devices (`Plan.groups`) has `replicas` groups of `tensor_parallel` devices, whose names are in
     `devices` group by group; `variants` says in which of its menu's ways each op runs. Seconds are those between two
     micro-batches: `sync_s` of gathers at its borders, `gradient_s` of gradients among replicas, beside work and
-    tensors. `held_bytes` is what each of its devices holds, with `in_flight` micro-batches under way.
+    tensors. `held_bytes` is what each of its devices holds, with `in_flight` micro-batches under way. Where replicas
+    are on several kinds of devices, `shares` has those of each, the slowest first, in the order of `devices`; seconds,
+    held bytes and variants of the stage are those of the first.
     """
 
     device: str
@@ -117,6 +136,7 @@ class StageUse:
     gradient_s: float = 0.0
     in_flight: int = 1
     held_bytes: float = 0.0
+    shares: tuple[ShareUse, ...] = ()
 
     @property
     def time_s(self) -> float:
@@ -124,7 +144,9 @@ class StageUse:
         return self.in_s + self.work_s + self.overflow_s + self.out_s + self.sync_s + self.gradient_s
 
 
-GROUPED = ("replicas", "tensor_parallel", "devices", "variants", "sync_s", "gradient_s", "in_flight", "held_bytes")
+GROUPED = (
+    "replicas", "tensor_parallel", "devices", "variants", "sync_s", "gradient_s", "in_flight", "held_bytes", "shares",
+)  # fmt: skip
 """Fields of a stage that are written where stages may have several devices."""
 
 
@@ -149,6 +171,8 @@ class GroupRules:
     workspace_bytes
         Tensor degree, as text -> bytes of each device that are for no op of a stage of this degree, beside the
         device's reserve.
+    mixed
+        Whether a stage may have replicas on several kinds of devices, with shares of a batch as they are fast.
     """
 
     training: str
@@ -159,6 +183,7 @@ class GroupRules:
     recompute: str = "auto"
     exchange: Exchange = "ring"
     workspace_bytes: Mapping[str, float] = field(default_factory=dict)
+    mixed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -534,7 +559,10 @@ class Plan:
         for op, place in (data["assignment"] or {}).items():
             if isinstance(place, list):
                 data["assignment"][op] = tuple(place)
-        data["stages"] = tuple(StageUse(**{**row, "devices": tuple(row.get("devices", ()))}) for row in data["stages"])
+        for row in data["stages"]:
+            shares = tuple(ShareUse(**share) for share in row.get("shares", ()))
+            row |= {"devices": tuple(row.get("devices", ())), "shares": shares}
+        data["stages"] = tuple(StageUse(**row) for row in data["stages"])
         data["groups"] = GroupRules(**data["groups"]) if data.get("groups") else None
         data["batches"] = tuple(Batch(**{**row, "shards": tuple(row["shards"])}) for row in data.get("batches", ()))
         data["transfers"] = tuple(PlannedTransfer(**row) for row in data.get("transfers", ()))

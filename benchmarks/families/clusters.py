@@ -3,9 +3,12 @@
     python -m benchmarks.families.clusters
 
 Llama 3 70B and Mixtral 8x22B on 64 and 512 A100s of 80 GB in nodes of eight, micro-batches of one sequence of 4,096
-tokens, ZeRO-1. Seconds are those of a whole `rlinit.llm.plan`, the median of three after one that is not counted.
+tokens, ZeRO-1. Seconds are those of the processor for a whole `rlinit.llm.plan`, the median of three after one that is
+not counted.
 
-Another table has the same models traced, by the menus of what is traced beside those of the config, without ZeRO.
+A table has replicas of one stage on unlike devices beside stages of one kind each: PipeDream's VGG16 and ResNet50, on
+8 A100 and 4 L4, which take longer by the ratio of their peaks in 16 bits, under its planner's model. Another table has
+the language models traced, by the menus of what is traced beside those of the config, without ZeRO.
 
 The last table holds the model of costs against measurements: models of GPT's form, as Korthikanti et al. trained them
 on A100s (table 5, sequence parallelism and selective recomputation), on the same tensor degree and as many stages.
@@ -21,14 +24,16 @@ from __future__ import annotations
 
 import importlib
 import time
-from itertools import product
+from collections.abc import Mapping
+from itertools import pairwise, product
 from typing import Any
 
 import rlinit
-from benchmarks.record import median_seconds, print_table, save, take_no_options
+from benchmarks.components.pipedream_profiles import RESNET50, VGG16
+from benchmarks.record import count_processor_time, median_seconds, print_table, save, take_no_options, timed
 from rlinit import llm
 from rlinit.graph import Graph
-from rlinit.hardware import Hardware
+from rlinit.hardware import Device, Hardware
 from rlinit.plan import Plan
 
 MODELS = {
@@ -140,6 +145,50 @@ def unlike() -> list[dict[str, Any]]:
     return rows
 
 
+def _fp16(device: Device) -> float:
+    """Return the operations a second of a device in 16 bits."""
+    rates = device.flops_per_s
+    return rates["fp16"] if isinstance(rates, Mapping) else float(rates or 0.0)
+
+
+def mixed() -> list[dict[str, Any]]:
+    """Plan with replicas of a stage on unlike devices, and on one kind each."""
+    cases: list[tuple[str, str, Graph, Hardware]] = []
+    asked: dict[str, Any] = {"training": "1f1b", "microbatches": 240}
+    for name, profile in {"VGG16": VGG16, "ResNet50": RESNET50}.items():
+        for gigabits in (10, 100):
+            hardware = Hardware.preset("1x8xa100-80g+1x4xl4")
+            slower = _fp16(hardware.devices[0]) / _fp16(hardware.devices[-1])
+            rows = [
+                (op, {"out_bytes": made, "menu": {1: [
+                    {"time_s": {"a100": ms / 1e3, "l4": slower * ms / 1e3}, "param_bytes": held}
+                ]}})
+                for op, ms, made, held in profile
+            ]  # fmt: skip
+            rows[0][1]["note"] = {"exchange": "server"}
+            graph = Graph.build(rows, [(u[0], v[0]) for u, v in pairwise(profile)])
+            slow = Hardware.mesh(hardware.devices, gigabits * 1e9 / 8)
+            cases.append((name, f"8 A100 + 4 L4 at {gigabits} Gb/s", graph, slow))
+    found = []
+    for name, where, graph, hardware in cases:
+        apart = rlinit.schedule(graph, hardware, replicas="auto", **asked)
+        rlinit.schedule(graph, hardware, replicas="mixed", **asked)
+        plan, seconds = timed(rlinit.schedule, graph, hardware, replicas="mixed", **asked)
+        row: dict[str, Any] = {"model": name, "cluster": where, "status": plan.status, "value": plan.value}
+        row |= {"bound": plan.bound, "seconds": seconds, "one kind a stage": apart.values and apart.value}
+        row |= {"gain": apart.value / plan.value if apart.values else None}
+        kind_of = {device.name: device.kind for device in hardware.devices}
+        row["stages"] = ", ".join(
+            " + ".join(
+                f"{share.kind} {share.replicas}x{use.tensor_parallel} of {share.microbatches}" for share in use.shares
+            )
+            or f"{kind_of[use.device]} {use.replicas}x{use.tensor_parallel}"
+            for use in plan.stages
+        )
+        found.append(row)
+    return found
+
+
 def _planned(model: llm.LanguageModel, cluster: str, asked: dict[str, Any]) -> tuple[Plan, float]:
     """Return a plan, and the median seconds of making it again."""
     found: Plan = llm.plan(model, cluster, **asked)
@@ -171,11 +220,16 @@ def measurements() -> list[dict[str, Any]]:
 def main() -> None:
     """Measure, print and store."""
     take_no_options(__doc__)
-    rows, mixed, models, checked = plans(), unlike(), traced(), measurements()
-    titles = {"plans": rows, "unlike nodes": mixed, "traced models": models, "steps that were measured": checked}
+    count_processor_time()
+    rows, kinds, shared, models, checked = plans(), unlike(), mixed(), traced(), measurements()
+    titles = {"plans": rows, "unlike nodes": kinds, "replicas on unlike devices": shared, "traced models": models}
+    titles |= {"steps that were measured": checked}
     for title, table in titles.items():
         print_table(title, list(table[0]), (row.values() for row in table))
-    save("clusters", rows, unlike_nodes=mixed, traced_models=models, steps_that_were_measured=checked)
+    save(
+        "clusters", rows, unlike_nodes=kinds, replicas_on_unlike_devices=shared, traced_models=models,
+        steps_that_were_measured=checked,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ schedule, value or bound. A field that is not listed is refused.
 plan            objective inputs transfer_rule resident groups  asked
                 chunks contiguous training  asked of a plan without a schedule; fixed of others: 1, true, none
                 assignment batches transfers  chosen: where ops run, in which order; batches in `shards` of `start_s`
-                stages  chosen: devices, replicas, degrees and variants; computed: their figures
+                stages  chosen: devices, replicas, degrees, variants and shares of a batch; computed: their figures
                 start_s devices values shard_inputs  computed; the shard by its definition (`shard_of`)
                 status  computed: "optimal" where the bounds reach the values, else "feasible"; proven: "infeasible",
                         of a plan without a schedule
@@ -170,6 +170,9 @@ MOST_SHARDS, FEW_OPS = (16, 4), 31_250
 MOST_STAGES = 8_000_000
 """Stages of several devices, of any degree, that a proof may look at."""
 
+MOST_MIXES = 8_000
+"""Numbers of replicas of each kind that a stage on several kinds may have."""
+
 MOST_SUMS = 20_000
 """Sums of seconds and bytes that are kept after an op of a stage, beyond which the stage counts as fitting."""
 
@@ -204,8 +207,10 @@ PLAN_KEYS = frozenset(
 )
 GROUP_KEYS = frozenset(
     ("training", "microbatches", "replicas", "tensor_parallel", "uniform", "recompute", "exchange", "workspace_bytes")
+    + ("mixed",)
 )
 TRAINING_KEYS = {"schedule", "microbatches", "recompute", "state_factor", "step_s", "stages", "exchange_bytes"}
+SHARE_KEYS = frozenset(("kind", "replicas", "microbatches", "time_s", "in_flight", "held_bytes", "variants"))
 OPTION_SIZES = ("time_s", "param_bytes", "held_bytes", "fixed_bytes", "shared_bytes")
 OPTION_KEYS = frozenset(("name", *OPTION_SIZES, "sync_bytes"))
 FLEET_KEYS = frozenset(("format", "version", "name", "note", "layers", "devices", "links", "caches"))
@@ -2429,10 +2434,14 @@ class Groups:
     A form is a degree t and a kind of devices, by its number; all devices of a stage are of one kind, and so are nodes,
     blocks, and rates of gathers and exchanges. Tensors take the slowest link of all.
 
-    With t devices in each of d replicas, and y micro-batches in flight, a stage of some options takes
+    With t devices in each of d replicas that take n of N micro-batches, and y in flight, a stage of some options takes
 
-        seconds   (time + gathers and moves of what enters or leaves it + exchange(t, d) param) / d
-        bytes     held y + fixed + shared / d, of the `room` that t leaves
+        seconds   (time + gathers and moves of what enters or leaves it) n / N + exchange(t, d) param / d
+        bytes     held y + fixed + shared n / N, of the `room` that t leaves
+
+    where n = N / d. Mixed replicas may be on several kinds, d in all, and N / d need not be whole: each takes n of N,
+    with d n >= N on one kind; on several the sum of d n over kinds is N or more, options are each kind's own, param is
+    the most that any option of the op has at t, and shared is held as d or as N / n share it, whichever is more.
     """
 
     def __init__(self, plan: Any, graph: Graph, hardware: Hardware) -> None:
@@ -2444,6 +2453,8 @@ class Groups:
         self.uniform, self.volumes = rules.get("uniform", False), rules.get("exchange", "ring")
         sound = self.training in ("", "gpipe", "1f1b") and self.recompute in ("none", "auto", "all")
         sound = sound and self.volumes in ("ring", "zero2", "zero3", "server") and self.uniform in (True, False)
+        self.mixed = rules.get("mixed", False)
+        sound = sound and self.mixed in (True, False) and not (self.mixed and self.uniform)
         need(sound, "groups ask for an unknown way of training, recomputing or exchanging")
         places = defaultdict[Any, list[int]](list)
         for i, row in enumerate(devices):
@@ -2459,7 +2470,8 @@ class Groups:
         self.most_replicas = min(self.num_devices, self.microbatches)
         asked = whole(rules.get("replicas", ZERO), "replicas")
         counts = [asked] if asked else range(1, self.most_replicas + 1)
-        self.replicas = [d for d in counts if d <= self.most_replicas and self.microbatches % d == 0]
+        divides = [self.mixed or self.microbatches % d == 0 for d in counts]
+        self.replicas = [d for d, sound in zip(counts, divides, strict=True) if sound and d <= self.most_replicas]
         need(self.replicas, f"{asked} replicas do not divide {self.microbatches} micro-batches")
         asked, taken = whole(rules.get("tensor_parallel", ZERO), "tensor_parallel"), rules.get("workspace_bytes", {})
         self.blocks: list[list[int]] = []
@@ -2560,32 +2572,51 @@ class Groups:
         """Return how many devices of a stage of so many of a kind stand in one node."""
         return max(size for size in self.blocks[k] if count % size == 0)
 
-    def exchange(self, form: tuple[int, int], d: int) -> Fraction:
-        """Return the seconds of each byte of parameters that d replicas of a form send each other.
+    def exchange(self, t: int, mix: dict[int, int]) -> Fraction:
+        """Return the seconds of each byte of parameters that replicas of degree t, by kind, send each other.
 
         By way of a server, with gradients and parameters there and back; in a ring once a batch; with ZeRO scattered
         after each micro-batch or gathered before each pass. A ring leaves a node by all links that it has there.
         """
-        (t, k), n = form, self.microbatches
-        between, rate = self.kind_rates[k]
+        d, n = sum(mix.values()), self.microbatches
+        between = self.rate if len(mix) > 1 else self.kind_rates[min(mix)][0]
+        rate = min(self.kind_rates[k][1] for k in mix)
+        together = min(self.block(t * count, k) for k, count in mix.items())
         shares = {"server": Fraction(4, n), "ring": Fraction(2, n), "zero2": Fraction(1, d) + Fraction(1, n)}
-        if self.volumes == "server":
+        if self.volumes == "server" or (len(mix) > 1 and len(set(self.nodes)) == 1):
             rate = between
-        elif self.block(t * d, k) < t * d:
-            rate = min(rate, between * Fraction(self.block(t * d, k), t))
+        elif together < t * d:
+            rate = min(rate, between * Fraction(together, t))
         share = shares.get(self.volumes, Fraction(3, d))
         return over((d - 1) * share, rate) if self.training else ZERO
+
+    def mixes(self) -> list[dict[int, int]]:
+        """Return replicas by kind that a stage on several kinds may have."""
+        counts = [range(count * self.mixed + 1) for count in self.counts]
+        if math.prod(map(len, counts)) > MOST_MIXES:
+            raise TooLong(f"stages may have more than {MOST_MIXES:,} numbers of replicas of each kind")
+        every = [{k: d for k, d in enumerate(mix) if d} for mix in product(*counts)]
+        return [mix for mix in every if len(mix) > 1 and sum(mix.values()) <= self.most_replicas]
+
+    def sent(self, v: int, t: int) -> Fraction:
+        """Return the most bytes of parameters that an op has in any way at a degree."""
+        return max(
+            (number(row, "param_bytes", ZERO) for row in self.graph.ops[v]["menu"].get(str(t), [])), default=ZERO
+        )
 
     def moves(self, t: int, size: Fraction) -> Fraction:
         """Return the seconds of a tensor that enters or leaves a stage of one replica, by as many links as devices."""
         at_once = 1 if self.volumes == "server" else t
         return self.passes * (over(size / at_once, self.rate) + Fraction(self.delay))
 
-    def flying(self, d: int, behind: int) -> int:
-        """Return y of a stage of d replicas, where those of all stages from it on are so many."""
+    def flying(self, taken: int, behind: int, mixed: bool) -> int:
+        """Return y of replicas that take so many micro-batches, where those of all stages from theirs on are so many.
+
+        With several kinds one more than the share of what is under way: of m in a row each has its share but for one.
+        """
         if self.training == "1f1b":
-            return -(-behind // d)
-        return self.microbatches // d if self.training else 1
+            return min(taken, -(-behind * taken // self.microbatches) + mixed)
+        return taken if self.training else 1
 
 
 def check_groups(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fraction, ...]:
@@ -2595,31 +2626,49 @@ def check_groups(plan: Any, graph: Graph, hardware: Hardware) -> tuple[Fraction,
     assignment, members = stage_members(plan, graph)
     counts = [whole(row["replicas"], "replicas", 1) for row in rows]
     degrees = [whole(row["tensor_parallel"], "tensor_parallel", 1) for row in rows]
-    kinds = check_devices(plan, problem, hardware, counts, degrees)
-    for j, (said, ops, t, d, k) in enumerate(zip(rows, members, degrees, counts, kinds, strict=True)):
-        need(ops and set(said["variants"]) == {graph.names[v] for v in ops}, f"stage {j} has other ops than variants")
-        chosen = {v: option_named(said["variants"][graph.names[v]], problem, v, (t, k)) for v in ops}
+    shares = check_devices(plan, problem, hardware, counts, degrees)
+    for j, (said, ops, t, mine) in enumerate(zip(rows, members, degrees, shares, strict=True)):
         crossing = [(u, v, x) for u, v, x in graph.edges if (assignment[u] == j) != (assignment[v] == j)]
         enter, leave = ({x for u, v, x in crossing if assignment[(u, v)[at]] == j} for at in (1, 0))
-        gathers = [chosen[u].gather.get(v, ZERO) for u, v, _ in crossing if u in chosen]
-        gathers += [chosen[v].gather.get(u, ZERO) for u, v, _ in crossing if v in chosen]
-        y = problem.flying(d, sum(counts[j:]))
-        seconds = {
-            "work_s": [one.time for one in chosen.values()],
-            "in_s": [problem.moves(t, graph.tensors[x][2]) for x in enter],
-            "out_s": [problem.moves(t, graph.tensors[x][2]) for x in leave],
-            "sync_s": gathers,
-            "gradient_s": [one.param * problem.exchange((t, k), d) for one in chosen.values()],
-        }
-        use = {figure: sum(parts, ZERO) / d for figure, parts in seconds.items()}
-        values.append(sum(use.values(), ZERO))
-        use["held_bytes"] = sum((one.held * y + one.fixed + one.shared / d for one in chosen.values()), ZERO)
-        use["param_bytes"] = sum((one.param for one in chosen.values()), ZERO)
-        use["out_bytes"] = sum((graph.tensors[x][2] for x in leave), ZERO)
-        for figure, true in (use | dict.fromkeys(("overflow_s", "off_cache_bytes", "activation_bytes"), ZERO)).items():
-            near(said[figure], true, f"{figure} of stage {j}")
-        need((said["num_ops"], said["in_flight"]) == (len(ops), y), f"stage {j} has {len(ops)} ops, {y} in flight")
-        need(use["held_bytes"] <= problem.room[t, k], f"a device of stage {j} holds more than its memory")
+        mix = {k: whole(row["replicas"], "replicas", 1) for k, row in mine.items()}
+        d, exchange = counts[j], problem.exchange(t, mix) / counts[j]
+        for k, row in mine.items():
+            need(
+                ops and set(row["variants"]) == {graph.names[v] for v in ops}, f"stage {j} has other ops than variants"
+            )
+            chosen = {v: option_named(row["variants"][graph.names[v]], problem, v, (t, k)) for v in ops}
+            gathers = [chosen[u].gather.get(v, ZERO) for u, v, _ in crossing if u in chosen]
+            gathers += [chosen[v].gather.get(u, ZERO) for u, v, _ in crossing if v in chosen]
+            part = Fraction(taken := whole(row["microbatches"], "microbatches", 1), problem.microbatches)
+            y = problem.flying(taken, sum(counts[j:]), len(mine) > 1)
+            seconds = {
+                "work_s": [one.time for one in chosen.values()],
+                "in_s": [problem.moves(t, graph.tensors[x][2]) for x in enter],
+                "out_s": [problem.moves(t, graph.tensors[x][2]) for x in leave],
+                "sync_s": gathers,
+            }
+            use = {figure: sum(parts, ZERO) * part for figure, parts in seconds.items()}
+            sent = [problem.sent(v, t) if len(mine) > 1 else one.param for v, one in chosen.items()]
+            use["gradient_s"] = exchange * sum(sent, ZERO)
+            values.append(sum(use.values(), ZERO))
+            kept = max(part, Fraction(1, d))
+            held = sum((one.held * y + one.fixed + one.shared * kept for one in chosen.values()), ZERO)
+            need(held <= problem.room[t, k], f"a device of stage {j} holds more than its memory")
+            if len(mine) > 1:
+                known(row, SHARE_KEYS, f"a share of stage {j}")
+                near(row["time_s"], values[-1], f"time_s of a share of stage {j}")
+                near(row["held_bytes"], held, f"held_bytes of a share of stage {j}")
+                need(row["in_flight"] == y, f"a share of stage {j} has {y} in flight")
+            if row is not next(iter(mine.values())):
+                continue
+            use["held_bytes"] = held
+            use["param_bytes"] = sum((one.param for one in chosen.values()), ZERO)
+            use["out_bytes"] = sum((graph.tensors[x][2] for x in leave), ZERO)
+            use |= dict.fromkeys(("overflow_s", "off_cache_bytes", "activation_bytes"), ZERO)
+            for figure, true in use.items():
+                near(said[figure], true, f"{figure} of stage {j}")
+            need((said["num_ops"], said["in_flight"]) == (len(ops), y), f"stage {j} has {len(ops)} ops, {y} in flight")
+            need(said["variants"] == row["variants"], f"stage {j} has other variants than its first share")
     return (max(values),)
 
 
@@ -2631,25 +2680,39 @@ def option_named(name: Any, problem: Groups, v: int, form: tuple[int, int]) -> O
     raise Refuted(f"op {problem.graph.names[v]!r} may not run as {str(name)[:40]!r} at degree {form[0]}")
 
 
-def check_devices(plan: Any, problem: Groups, hardware: Hardware, counts: list[int], degrees: list[int]) -> list[int]:
-    """Return the kind of each stage; refute other groups than may be chosen, and devices unknown, taken or mixed."""
-    taken, kinds = set[int](), list[int]()
+def check_devices(
+    plan: Any, problem: Groups, hardware: Hardware, counts: list[int], degrees: list[int]
+) -> list[dict[int, Any]]:
+    """Return what each kind of devices has of each stage.
+
+    Refute other groups than may be chosen, shares that make up no batch, and devices unknown, taken or of other kinds.
+    """
+    taken, shares, n = set[int](), list[dict[int, Any]](), problem.microbatches
     for j, (row, t, d) in enumerate(zip(plan["stages"], degrees, counts, strict=True)):
         used: list[Any] = [hardware.at.get(name) for name in row["devices"]]
         need(len(used) == t * d and row["device"] in row["devices"], f"stage {j} has not {t * d} devices")
         need(None not in used and taken.isdisjoint(used) and len(set(used)) == t * d, f"devices of stage {j} are taken")
         taken |= set(used)
-        k = problem.kind_at[used[0]]
-        need(all(problem.kind_at[i] == k for i in used), f"devices of stage {j} are of two kinds")
-        sound = (t, k) in problem.room and d in problem.replicas
-        need(sound, f"stage {j} may not have {d} replicas of {t} devices")
-        kinds.append(k)
-        size = t if problem.volumes == "server" else problem.block(t * d, k)
-        blocks = ({problem.nodes[i] for i in used[at : at + size]} for at in range(0, t * d, size))
-        need(all(len(nodes) == 1 for nodes in blocks), f"{size} devices of stage {j} that are in a node are in two")
+        kinds, rows = [problem.kind_at[i] for i in used], row.get("shares", [])
+        need(not rows or (problem.mixed and len(rows) > 1), f"stage {j} may not have shares")
+        each = rows or [{**row, "kind": problem.kinds[kinds[0]], "microbatches": Fraction(-(-n // d))}]
+        need({one["kind"] for one in each} <= set(problem.kinds), f"stage {j} has a share of an unknown kind")
+        shares.append({problem.kinds.index(one["kind"]): one for one in each})
+        begin, batch = 0, 0
+        for k, one in shares[-1].items():
+            mine = whole(one["replicas"], "replicas", 1)
+            end, took = begin + mine * t, whole(one["microbatches"], "microbatches", 1)
+            sound = (t, k) in problem.room and kinds[begin:end] == [k] * (mine * t)
+            need(sound and took <= n, f"stage {j} may not have {mine} replicas of {t} devices on {one['kind']!r}")
+            size = t if problem.volumes == "server" else problem.block(t * mine, k)
+            blocks = ({problem.nodes[i] for i in used[at : at + size]} for at in range(begin, end, size))
+            need(all(len(nodes) == 1 for nodes in blocks), f"{size} devices of stage {j} that are in a node are in two")
+            begin, batch = end, batch + mine * took
+        sound = begin == t * d and batch >= n and (d in problem.replicas or len(each) > 1)
+        need(sound and len(shares[-1]) == len(each), f"stage {j} may not have {d} replicas of {t} devices")
     need(sum(counts) <= problem.microbatches, "the stages have more replicas than there are micro-batches")
     need(not problem.uniform or len({*zip(degrees, counts, strict=True)}) == 1, "the stages are not uniform")
-    return kinds
+    return shares
 
 
 Behind = tuple[int, ...]
@@ -2678,10 +2741,13 @@ class GroupStates:
         options = [[problem.options[v][form] for form in forms] for v in graph.order]
         every = [one for row in options for mine in row for one in mine]
         moves = [[problem.moves(t, size) for _, _, size in lattice.tensors] for t, _ in forms]
-        exchange = [[problem.exchange(form, d) for d in replicas] for form in forms]
+        exchange = [[problem.exchange(t, {k: d}) for d in replicas] for t, k in forms]
+        self.mixes = sorted(problem.mixes(), key=self.worth_of)
+        spread = {(t, at): problem.exchange(t, mix) for t, _ in forms for at, mix in enumerate(self.mixes)}
         if threshold is None:  # one that no stage reaches
-            most = max(chain(*exchange))
-            seconds = (one.time + most * one.param + sum(one.gather.values(), ZERO) for one in every)
+            most = max(chain(*exchange, spread.values()))
+            sent = sum((problem.sent(v, t) for v in graph.order for t in {t for t, _ in forms}), ZERO)
+            seconds = chain((one.time + sum(one.gather.values(), most * one.param) for one in every), [most * sent])
             threshold = sum(seconds, ZERO) + 2 * sum(chain(*moves), ZERO) + 1
         bytes_scale = common_multiple([x for one in every for x in one[2:6]], SCALE_BITS)
         if not bytes_scale:
@@ -2691,6 +2757,8 @@ class GroupStates:
         if not scale:
             raise TooLong("the times have too many digits")
         self.threshold = int(threshold * scale)
+        self.spread = {key: x * scale / sum(self.mixes[key[1]].values()) for key, x in spread.items()}
+        self.sent = {t: [problem.sent(v, t) for v in graph.order] for t, _ in forms}
         self.room: list[Any] = [x if x == INF else x * bytes_scale for x in (problem.room[form] for form in forms)]
         self.moves = [[int(x * scale) for x in row] for row in moves]
         self.exchange = [[int(x * scale / bytes_scale) for x in row] for row in exchange]
@@ -2724,8 +2792,9 @@ class GroupStates:
         self.figures = figures = lattice.sets(*weights)
         order = Ordered(figures, [row[0][0] for row in figures.values()], len(lattice.parts))
         pairs = sum(order.larger_than(row[2], order.all).bit_count() for row in figures.values())
-        if pairs * len(self.forms) > MOST_STAGES:
-            raise TooLong(f"the proof looks at {pairs * len(self.forms):,} stages, more than {MOST_STAGES:,}")
+        pairs *= len(self.forms) + len(self.spread)
+        if pairs > MOST_STAGES:
+            raise TooLong(f"the proof looks at {pairs:,} stages, more than {MOST_STAGES:,}")
         nothing: Behind = (0, *[0] * len(problem.counts))
         states, reached = {lattice.full: [nothing]}, 1 << order.at[lattice.full]
         for ideal in sorted(figures, key=int.bit_count, reverse=True)[1:]:
@@ -2769,6 +2838,12 @@ class GroupStates:
                 counts = Counter(self.kind(part, c, inside) for part in places(inside))
                 kinds = [(self.kinds[at], count) for at, count in counts.items()]
                 self.place(kinds, moved, c, spare, states, best)
+        for t in sorted(self.sent) if self.mixes else ():
+            forms = {k: c for c, (degree, k) in enumerate(self.forms) if degree == t}
+            moved = sum(self.moves[min(forms.values())][x] for x in crossing)
+            least = min(self.weights[c] * (after[2 * c] - before[2 * c] + moved) for c in forms.values())
+            if least < self.threshold * room:
+                self.place_mixed(inside, t, forms, moved, spare, states, best)
 
     def kind(self, part: int, c: int, inside: int) -> int:
         """Return the number of the kind of a part in a stage: its options, but those worse than another in all."""
@@ -2793,18 +2868,22 @@ class GroupStates:
         for d, exchange in zip(self.replicas, self.exchange[c], strict=True):
             if not states or weight * d > spare - min(map(self.taken, states)):
                 break
-            seconds = self.threshold * d - moved
-            if time + exchange * param >= seconds:
+            taken = -(-self.problem.microbatches // d)
+            part = Fraction(taken, self.problem.microbatches)
+            n, of = part.numerator, part.denominator  # where d divides the batch: 1 of d
+            a, b = (part * d).numerator, (part * d).denominator  # there: 1 and 1
+            seconds = self.threshold * d * b - a * moved
+            if a * time + b * exchange * param >= seconds:
                 continue
-            most_bytes = INF if room == INF else math.floor(d * room)
+            most_bytes = INF if room == INF else math.floor(of * room)
             endless = not held or room == INF
-            fits, most, left = 0, INF if endless else (most_bytes - d * fixed - shared) // (d * held), []
+            fits, most, left = 0, INF if endless else (most_bytes - of * fixed - n * shared) // (of * held), []
             for state in states:  # the more replicas behind, the more micro-batches in flight
                 behind, *devices = state
-                y = self.problem.flying(d, behind + d)
+                y = self.problem.flying(taken, behind + d, False)
                 if fits < y <= most:
                     rows = [
-                        ([(time + exchange * param, d * (held * y + fixed) + shared)
+                        ([(a * time + b * exchange * param, of * (held * y + fixed) + n * shared)
                           for time, param, held, fixed, shared in own], count)
                         for (own, _), count in kinds
                     ]  # fmt: skip
@@ -2823,6 +2902,66 @@ class GroupStates:
                     key = (behind + d, *devices[:-1])
                     best[key] = min(best.get(key, devices[-1]), devices[-1])
             states = left
+
+    def worth_of(self, mix: dict[int, int]) -> int:
+        """Return the worth of replicas by kind, of one device each."""
+        return sum(self.problem.worth[k] * d for k, d in mix.items())
+
+    def place_mixed(
+        self, inside: int, t: int, forms: dict[int, int], moved: int, spare: int, states: list[Behind],
+        best: dict[Behind, int],
+    ) -> None:  # fmt: skip
+        """Put a stage on several kinds before each of some states, where the largest shares of all make up a batch."""
+        sent, n = sum((self.sent[t][part] for part in places(inside)), ZERO), self.problem.microbatches
+        kinds = {}
+        for k, c in forms.items():
+            counts = Counter(self.kind(part, c, inside) for part in places(inside))
+            rows = [(self.kinds[at][0], count) for at, count in counts.items()]
+            if all(own for own, _ in rows):
+                kinds[k] = rows
+        known: dict[Any, int] = {}
+        enough: list[list[dict[int, int]]] = [[] for _ in states]
+        for at, mix in enumerate(self.mixes):
+            d, left = sum(mix.values()), self.threshold - self.spread[t, at] * sent
+            if not mix.keys() <= kinds.keys() or left <= 0:
+                continue
+            for state, fewer in zip(states, enough, strict=True):
+                behind, *devices = state
+                for k, count in mix.items():
+                    devices[k] += t * count
+                within = all(map(le, devices, self.problem.counts))
+                fits = within and self.taken(state) + t * self.worth_of(mix) <= spare
+                if not fits or behind + d > self.problem.most_replicas:
+                    continue
+                if any(all(mix.get(k, 0) >= count for k, count in other.items()) for other in fewer):
+                    continue
+                for k in mix:
+                    key = k, left, d, behind + d
+                    if key not in known:
+                        known[key] = self.share(kinds[k], left, moved, d, behind + d, self.room[forms[k]])
+                shares = [known[k, left, d, behind + d] for k in mix]
+                if all(shares) and sum(map(mul, shares, mix.values())) >= n:
+                    fewer.append(mix)
+                    place = (behind + d, *devices[:-1])
+                    best[place] = min(best.get(place, devices[-1]), devices[-1])
+
+    def share(self, rows: Any, left: Fraction, moved: int, d: int, behind: int, room: Any) -> int:
+        """Return how many micro-batches a replica of a kind can take, of d in a stage on several; no fewer than it can.
+
+        In less than so many seconds for each of a batch, beside the exchange.
+        """
+        n, low, high = self.problem.microbatches, 0, self.problem.microbatches
+        while low < high:
+            taken = (low + high + 1) // 2
+            y, part = self.problem.flying(taken, behind, True), max(Fraction(taken, n), Fraction(1, d))
+            p, q = part.numerator, part.denominator
+            ways = [([(row[0], q * (row[2] * y + row[3]) + p * row[4]) for row in own], count) for own, count in rows]
+            most = INF if room == INF else math.floor(q * room)
+            if self.chosen(ways, math.ceil(left * n / taken) - moved, most):
+                low = taken
+            else:
+                high = taken - 1
+        return low
 
     def chosen(self, rows: Any, seconds: int, room: Any) -> bool:
         """Return whether options of (seconds, bytes), one for each op, take less than so many seconds and fit in all.

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from rlinit.checker.stages import check_stage, size_of
-from rlinit.checker.tolerances import OVERFULL
+from rlinit.checker.tolerances import OVERFULL, ROUNDING
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.menu import Menu, Variant, is_recomputed
-from rlinit.plan import GroupRules, Plan, StageUse
+from rlinit.plan import GroupRules, Plan, ShareUse, StageUse
 
 
 def check_groups(plan: Plan, graph: Graph, hardware: Hardware) -> tuple[float, ...]:
@@ -46,23 +46,49 @@ def check_groups(plan: Plan, graph: Graph, hardware: Hardware) -> tuple[float, .
             raise InvalidPlan(f"the edge from {graph.names[u]!r} to {graph.names[v]!r} runs backwards")
     _check_devices(plan, rules, hardware)
     rate, delay = _slowest(hardware), float(hardware.latency_s.max(initial=0.0))
-    device_of = {device.name: device for device in hardware.devices}
     kinds = {kind: _of_kind(hardware, kind) for kind in {device.kind for device in hardware.devices}}
-    slowest = {kind: _slowest(alike) for kind, alike in kinds.items()}
+    slowest = {kind: rate if len(kinds) == 1 else _slowest(alike) for kind, alike in kinds.items()}
+    inside = {kind: _group_rate(alike, slowest[kind]) for kind, alike in kinds.items()}
+    values, kind_of = list[float](), {device.name: device.kind for device in hardware.devices}
     for j, claimed in enumerate(plan.stages):
-        device = device_of[claimed.device]
-        alike, between = kinds[device.kind], slowest[device.kind]
-        inside = _group_rate(alike, between)
-        ring = _ring_rate(j, plan, alike, menu, (between, inside))
-        true = _use(j, plan, graph, (rate, inside, delay, ring), menu, stage, device.kind)
-        check_stage(j, claimed, true)
-        taken = rules.workspace_bytes.get(str(claimed.tensor_parallel), 0.0)
-        memory = max(0.0, device.memory_bytes - device.reserve_bytes - taken)
-        if true.held_bytes > memory * (1.0 + OVERFULL):
-            raise InvalidPlan(
-                f"each device of stage {j} holds {true.held_bytes:,.0f} bytes; its memory has {memory:,.0f}"
-            )
-    return (max(use.time_s for use in plan.stages),)
+        shares = _shares(j, plan, kind_of)
+        first = shares[0].kind
+        around, ring = (hardware, rate) if len(shares) > 1 else (kinds[first], slowest[first])
+        if rules.exchange != "server" and len(around.nodes) > 1:
+            ring = _ring_rate(j, plan, shares, kinds, menu, ring, inside)
+        for share in shares:
+            true = _use(j, plan, graph, (rate, inside[share.kind], delay, ring), menu, stage, share)
+            if share is shares[0]:
+                check_stage(j, claimed, true)
+            for figure in ("time_s", "in_flight", "held_bytes") if claimed.shares else ():
+                said, is_so = getattr(share, figure), getattr(true, figure)
+                if abs(said - is_so) > ROUNDING * max(said, is_so):
+                    raise InvalidPlan(f"stage {j} on {share.kind!r}: {figure} is given as {said} but is {is_so}")
+            device, t = kinds[share.kind].devices[0], claimed.tensor_parallel
+            memory = max(0.0, device.memory_bytes - device.reserve_bytes - rules.workspace_bytes.get(str(t), 0.0))
+            if true.held_bytes > memory * (1.0 + OVERFULL):
+                raise InvalidPlan(
+                    f"each device of stage {j} holds {true.held_bytes:,.0f} bytes; its memory has {memory:,.0f}"
+                )
+            values.append(true.time_s)
+    return (max(values),)
+
+
+def _shares(j: int, plan: Plan, kind_of: Mapping[str, str]) -> tuple[ShareUse, ...]:
+    """Return what the kinds of devices have of stage j, of which it may have several only with mixed replicas."""
+    use, rules = plan.stages[j], plan.groups
+    assert rules is not None
+    n, kinds = rules.microbatches, [kind_of[name] for name in use.devices]
+    if not use.shares and len(set(kinds)) == 1:
+        each = -(-n // use.replicas)
+        return (ShareUse(kinds[0], use.replicas, each, use.time_s, use.in_flight, use.held_bytes, use.variants),)
+    said = [share.kind for share in use.shares for _ in range(share.replicas * use.tensor_parallel)]
+    sound = rules.mixed and said == kinds and len({share.kind for share in use.shares}) == len(use.shares) > 1
+    if not sound or any(share.replicas < 1 or not 1 <= share.microbatches <= n for share in use.shares):
+        raise InvalidPlan(f"stage {j} has devices of several kinds that its shares do not name, or may not have them")
+    if sum(share.replicas * share.microbatches for share in use.shares) < n:
+        raise InvalidPlan(f"the replicas of stage {j} take fewer than {n} micro-batches")
+    return use.shares
 
 
 def _check_devices(plan: Plan, rules: GroupRules, hardware: Hardware) -> None:
@@ -77,12 +103,10 @@ def _check_devices(plan: Plan, rules: GroupRules, hardware: Hardware) -> None:
             if name not in node_of or name in used:
                 raise InvalidPlan(f"stage {j} has device {name!r}, which is unknown or taken")
             used.add(name)
-        if len({kind_of[name] for name in use.devices}) > 1:
-            raise InvalidPlan(f"stage {j} has devices of two kinds")
         groups = (use.devices[at : at + t] for at in range(0, t * d, t))
         if any(len({node_of[name] for name in group}) > 1 for group in groups):
             raise InvalidPlan(f"a tensor group of stage {j} has devices of two nodes")
-        if rules.microbatches % d:
+        if rules.microbatches % d and not rules.mixed:
             raise InvalidPlan(f"stage {j} has {d} replicas, which do not divide {rules.microbatches} micro-batches")
         for what, asked, has in (("replicas", rules.replicas, d), ("tensor_parallel", rules.tensor_parallel, t)):
             if asked and asked != has:
@@ -115,9 +139,9 @@ def _use(
     rates: tuple[float, float, float, float],
     menu: Menu,
     stage: Mapping[str, int],
-    kind: str,
+    share: ShareUse,
 ) -> StageUse:
-    """Return what stage j does, from the definitions alone; see `rlinit.stages.groups.problem`.
+    """Return what stage j does on a kind of devices, from the definitions alone; see `rlinit.stages.groups.problem`.
 
     Rates are bytes a second between stages and inside a group, seconds of latency between stages, and bytes a second of
     a ring of the stage's replicas.
@@ -125,12 +149,13 @@ def _use(
     rules, said = plan.groups, plan.stages[j]
     assert rules is not None
     inside = [op for op in graph.names if stage[op] == j]
-    if not inside or set(said.variants) != set(inside):
+    if not inside or set(share.variants) != set(inside):
         raise InvalidPlan(f"stage {j} does not give a variant for exactly its ops")
-    chosen = {op: _variant(menu, op, said.tensor_parallel, said.variants[op], rules.recompute) for op in inside}
-    d, passes = said.replicas, 2.0 if rules.training else 1.0
+    chosen = {op: _variant(menu, op, said.tensor_parallel, share.variants[op], rules.recompute) for op in inside}
+    d, passes, mixed = said.replicas, 2.0 if rules.training else 1.0, len(said.shares) > 1
+    part = share.microbatches / rules.microbatches
     rate, group_rate, delay, ring = rates
-    n, at_once = rules.microbatches, 1 if rules.exchange == "server" else said.tensor_parallel
+    at_once = 1 if rules.exchange == "server" else said.tensor_parallel
     sizes = [size_of(value) for value in (*graph.out_bytes.tolist(), *graph.further.size_bytes.tolist())]
     enter, leave, syncs = set[int](), set[int](), list[float]()
     for (u, v), tensor in zip(graph.edges.tolist(), _edge_tensors(graph), strict=True):
@@ -144,20 +169,16 @@ def _use(
         elif stage[b] == j != stage[a]:
             syncs.append(chosen[b].sync_bytes.get(a, 0.0))
     behind = sum(use.replicas for use in plan.stages[j:])
-    flying = {"": 1, "1f1b": -(-behind // d), "gpipe": rules.microbatches // d}[rules.training]
+    most = -(-behind * share.microbatches // rules.microbatches) + mixed
+    flying = {"": 1, "1f1b": min(share.microbatches, most), "gpipe": share.microbatches}[rules.training]
     params = math.fsum(one.param_bytes for one in chosen.values())
-    exchanged = {
-        "server": 4 * (d - 1) / (n * ring),
-        "ring": 2 * (d - 1) / (n * ring),
-        "zero2": (d - 1) * (1 / d + 1 / n) / ring,
-        "zero3": 3 * (d - 1) / (d * ring),
-    }[rules.exchange]
+    sent = [max(one.param_bytes for one in menu.ops[op][said.tensor_parallel]) for op in inside] if mixed else [params]
     return StageUse(
         device=said.device,
         num_ops=len(inside),
-        work_s=math.fsum(_seconds(op, one, kind) for op, one in chosen.items()) / d,
-        in_s=passes * math.fsum(sizes[t] / at_once / rate + delay for t in enter) / d,
-        out_s=passes * math.fsum(sizes[t] / at_once / rate + delay for t in leave) / d,
+        work_s=math.fsum(_seconds(op, one, share.kind) for op, one in chosen.items()) * part,
+        in_s=passes * math.fsum(sizes[t] / at_once / rate + delay for t in enter) * part,
+        out_s=passes * math.fsum(sizes[t] / at_once / rate + delay for t in leave) * part,
         overflow_s=0.0,
         param_bytes=params,
         off_cache_bytes=0.0,
@@ -165,14 +186,21 @@ def _use(
         replicas=d,
         tensor_parallel=said.tensor_parallel,
         devices=said.devices,
-        variants=said.variants,
-        sync_s=passes * math.fsum(syncs) / group_rate / d,
-        gradient_s=exchanged * params / d if rules.training else 0.0,
+        variants=share.variants,
+        sync_s=passes * math.fsum(syncs) / group_rate * part,
+        gradient_s=_exchange(rules, d, ring) * math.fsum(sent) / d,
         in_flight=flying,
         held_bytes=math.fsum(
-            one.held_bytes * flying + one.fixed_bytes + one.shared_bytes / d for one in chosen.values()
+            one.held_bytes * flying + one.fixed_bytes + one.shared_bytes * max(part, 1 / d) for one in chosen.values()
         ),
     )
+
+
+def _exchange(rules: GroupRules, d: int, ring: float) -> float:
+    """Return the seconds in which d replicas send each other a byte of parameters, for each micro-batch of all."""
+    n = rules.microbatches
+    times = {"server": 4 / n, "ring": 2 / n, "zero2": 1 / d + 1 / n, "zero3": 3 / d}[rules.exchange]
+    return (d - 1) * times / ring if rules.training else 0.0
 
 
 def _edge_tensors(graph: Graph) -> list[int]:
@@ -199,31 +227,44 @@ def _seconds(op: str, variant: Variant, kind: str) -> float:
     return variant.time_s[kind]
 
 
-def _ring_rate(j: int, plan: Plan, hardware: Hardware, menu: Menu, rates: tuple[float, float]) -> float:
-    """Return the bytes a second of a ring of stage j's replicas, all of a kind; check that blocks stand in nodes."""
-    between, inside = rates
+def _ring_rate(
+    j: int, plan: Plan, shares: tuple[ShareUse, ...], kinds: Mapping[str, Hardware], menu: Menu, between: float,
+    inside: Mapping[str, float],
+) -> float:  # fmt: skip
+    """Return the bytes a second of a ring of stage j's replicas; check that blocks of each kind stand in nodes.
+
+    Kind -> bytes a second inside a node, and those of the slowest link that a ring may take.
+    """
     use, rules = plan.stages[j], plan.groups
     assert rules is not None
-    if rules.exchange == "server" or len(hardware.nodes) == 1:
-        return between
-    room = math.gcd(*(len(names) for names in hardware.nodes.values()))
+    fastest, members, end = min(inside[share.kind] for share in shares), list[int](), 0
+    for share in shares:
+        own = use.devices[end : end + share.replicas * use.tensor_parallel]
+        end += len(own)
+        members.append(_block(j, own, kinds[share.kind], menu, rules.tensor_parallel))
+    if members[0] == len(use.devices):
+        return fastest
+    return min(fastest, min(members) / use.tensor_parallel * between)
+
+
+def _block(j: int, own: Sequence[str], alike: Hardware, menu: Menu, asked: int) -> int:
+    """Return how many of stage j's devices of a kind stand together in one node; check that they do."""
+    room = math.gcd(*(len(names) for names in alike.nodes.values()))
     degrees = [1]
-    for t in [rules.tensor_parallel] if rules.tensor_parallel else menu.degrees:
+    for t in [asked] if asked else menu.degrees:
         if room % t == 0 and t % degrees[-1] == 0:
             degrees.append(t)
     block, last = 1, 1
     for size in range(2, room + 1):
         if room % size == 0 and size % last == 0 and all(t % size == 0 for t in degrees if t > size):
             last = size
-            if len(use.devices) % size == 0:
+            if len(own) % size == 0:
                 block = size
-    node_of = {device.name: device.node for device in hardware.devices}
-    for at in range(0, len(use.devices), block):
-        if len({node_of[name] for name in use.devices[at : at + block]}) > 1:
-            raise InvalidPlan(f"devices {at} to {at + block - 1} of stage {j} are to stand in one node")
-    if block == len(use.devices):
-        return inside
-    return min(inside, block / use.tensor_parallel * between)
+    node_of = {device.name: device.node for device in alike.devices}
+    for at in range(0, len(own), block):
+        if len({node_of[name] for name in own[at : at + block]}) > 1:
+            raise InvalidPlan(f"devices {own[at]!r} to {own[at + block - 1]!r} of stage {j} are to stand in one node")
+    return block
 
 
 def _group_rate(hardware: Hardware, rate: float) -> float:

@@ -385,7 +385,8 @@ def check_stage(j: int, claimed: StageUse, true: StageUse) -> None:
     for what in ("devices", "variants"):
         if getattr(claimed, what) != getattr(true, what):
             raise InvalidPlan(f"stage {j}: {what} is {str(getattr(claimed, what))[:80]}")
-    for figure in (one.name for one in fields(StageUse) if one.name not in ("device", "devices", "variants")):
+    words = ("device", "devices", "variants", "shares")
+    for figure in (one.name for one in fields(StageUse) if one.name not in words):
         said, is_so = getattr(claimed, figure), getattr(true, figure)
         if abs(said - is_so) > ROUNDING * max(said, is_so, 1e-3 * scales.get(figure, 0.0)):
             raise InvalidPlan(f"stage {j}: {figure} is given as {said} but is {is_so}")

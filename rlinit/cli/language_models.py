@@ -92,8 +92,8 @@ class Llm:
     """Without it llama.cpp's buffers hold the scores of all heads."""
     first: tuple[str, ...] = ()
     """Devices that come first where they are used; llama.cpp wants cpu."""
-    replicas: int | Literal["auto"] | None = None
-    """Stages of several devices: copies of every stage, between which micro-batches are dealt out, or auto."""
+    replicas: int | Literal["auto", "mixed"] | None = None
+    """Stages of several devices: copies of every stage that share its micro-batches, auto, or mixed: on unlike ones."""
     tensor_parallel: int | Literal["auto"] | None = None
     """Devices that share the work of every layer, in every stage, or auto: in each stage as many as pay."""
     training: Literal["1f1b", "gpipe"] | None = None

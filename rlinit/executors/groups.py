@@ -21,7 +21,7 @@ from rlinit.executors.lowering.decoders import DecoderStage, check_decoder
 from rlinit.executors.pipeline import joined_group, microbatch_sizes
 from rlinit.menu import is_recomputed
 from rlinit.plan import GroupRules, Plan, StageUse
-from rlinit.stages.groups.decoder_spans import decoder_spans, layer_of
+from rlinit.stages.groups.decoder_spans import decoder_spans, layer_of, need_equal_shares
 
 if TYPE_CHECKING:
     import torch
@@ -386,6 +386,7 @@ def _rules(plan: Plan) -> GroupRules:
             f"the plan is {plan.status} and has no stages of several devices; make it with replicas='auto' and "
             "tensor_parallel='auto'"
         )
+    need_equal_shares(plan, "processes run")
     return plan.groups
 
 

@@ -19,7 +19,7 @@ from rlinit.errors import InvalidPlan
 from rlinit.exporters.megatron import written_layout
 from rlinit.menu import is_recomputed
 from rlinit.plan import GroupRules, Plan
-from rlinit.stages.groups.decoder_spans import Span, decoder_spans, layer_of
+from rlinit.stages.groups.decoder_spans import Span, decoder_spans, layer_of, need_equal_shares
 from rlinit.units import format_seconds
 
 Server = Literal["vllm", "sglang"]
@@ -173,6 +173,7 @@ def _uniform(plan: Plan, runtime: str) -> tuple[GroupRules, list[Span]]:
     """Return the rules of a plan that a runtime with one shape for all stages can run, and its layers."""
     if plan.groups is None or plan.assignment is None:
         raise InvalidPlan(f"the plan is {plan.status} and has no stages of several devices; plan with replicas='auto'")
+    need_equal_shares(plan, f"{runtime} runs")
     first = plan.stages[0]
     for j, use in enumerate(plan.stages):
         if (use.replicas, use.tensor_parallel) != (first.replicas, first.tensor_parallel):

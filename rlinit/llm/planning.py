@@ -30,6 +30,7 @@ from rlinit.stages.training.rules import Recompute
 from rlinit.units import format_bytes
 
 Degree = int | Literal["auto"]
+Replicas = Degree | Literal["mixed"]
 """A number for every stage, or each stage its own."""
 
 _LONGEST = 1 << 24
@@ -82,7 +83,7 @@ def plan(
     granularity: Granularity = "layer",
     flash_attention: bool = True,
     costs: Any = None,
-    replicas: Degree | None = None,
+    replicas: Replicas | None = None,
     tensor_parallel: Degree | None = None,
     training: Literal["1f1b", "gpipe"] | None = None,
     microbatches: int | None = None,
@@ -120,7 +121,7 @@ def plan(
     micro_batch: int | None = None,
     flash_attention: bool = True,
     costs: Any = None,
-    replicas: Degree | None = None,
+    replicas: Replicas | None = None,
     tensor_parallel: Degree | None = None,
     training: Literal["1f1b", "gpipe"] | None = None,
     microbatches: int | None = None,

@@ -67,7 +67,8 @@ def _stage_table(plan: Plan) -> PlanTable:
             figures = [format_seconds(part) for part in seconds]
             if grouped:
                 figures.insert(-1, format_seconds(use.sync_s + use.gradient_s))
-                figures = [str(use.replicas), str(use.tensor_parallel), *figures, format_bytes(use.held_bytes)]
+                replicas = " + ".join(str(share.replicas) for share in use.shares) or str(use.replicas)
+                figures = [replicas, str(use.tensor_parallel), *figures, format_bytes(use.held_bytes)]
         else:
             figures = [format_bytes(part) for part in (use.param_bytes, use.off_cache_bytes, use.out_bytes)]
         figures += [format_bytes(use.activation_bytes)] if plan.stage_orders else []

@@ -73,7 +73,7 @@ def schedule(
     microbatches: int | None = None,
     recompute: Recompute = "none",
     optimizer: str | float = "adam",
-    replicas: int | Literal["auto"] = 1,
+    replicas: int | Literal["auto", "mixed"] = 1,
     tensor_parallel: int | Literal["auto"] = 1,
     uniform: bool = False,
     costs: Any = None,
@@ -166,7 +166,8 @@ def schedule(
         parameters (1: parameters alone).
     replicas, tensor_parallel
         For ``pipeline``: stages of several devices that are alike: copies of every stage between which micro-batches
-        are dealt out, and devices that share the work of every op; ``auto`` chooses for each stage. Ops have a menu
+        are dealt out, and devices that share the work of every op; ``auto`` chooses for each stage, and ``mixed`` lets
+        copies of a stage lie on unlike devices, with unequal shares of a batch. Ops have a menu
         (`Graph.menu`) of the ways in which they may run, with ``training`` of forward and backward together; where none
         has, the plan is one of the graph that `rlinit.stages.groups.traced_menus.with_traced_menu` gives.
         `rlinit.stages.groups.problem` has the formulas.

@@ -61,16 +61,16 @@ class GroupsSearch:
     origin: str = "none"
 
 
-def _cases(search: GroupsSearch) -> Iterator[tuple[int, GroupProblem]]:
-    """Yield the problem, or with `uniform` that of each degree and number of replicas, and its first form."""
+def _cases(search: GroupsSearch) -> Iterator[GroupProblem]:
+    """Yield the problem, or with `uniform` that of each degree and number of replicas."""
     problem = search.incumbent.problem
     if not search.options.uniform:
-        yield 0, problem
+        yield problem
         return
     for degree, d in product(np.unique(problem.degrees).tolist(), problem.replicas.tolist()):
         case = restricted(problem, degree, d)
         if not _lacks_variants(case):
-            yield int(np.searchsorted(problem.degrees, degree)), case
+            yield case
 
 
 def _lacks_variants(case: GroupProblem) -> bool:
@@ -83,15 +83,15 @@ def _solve(search: GroupsSearch, ideals: Ideals, name: str, *, all_ideals: bool)
     incumbent, bounds, complete = search.incumbent, list[float](), True
     known = incumbent.bounds[0] if incumbent.bounds else 0.0
     alone = not search.options.uniform
-    for first, problem in _cases(search):
+    for problem in _cases(search):
         upper = incumbent.values[0] if incumbent.values else np.inf
         lower = max(known, area_bound(problem)) if all_ideals else area_bound(problem)
         if lower >= upper:
             bounds.append(lower)
             continue
 
-        def offer(found: GroupedStages, first: int = first) -> None:
-            incumbent.offer(replace(found, degree=found.degree + first), name)
+        def offer(found: GroupedStages) -> None:
+            incumbent.offer(found, name)
 
         def prove(bound: float) -> None:
             if all_ideals and alone:
@@ -173,10 +173,15 @@ def group_baselines(search: GroupsSearch) -> list[Baseline[GroupedStages]]:
     Stages of the rules are runs of the natural order, cut as well as they can be.
     """
     problem, rows = search.incumbent.problem, list[Baseline[GroupedStages]]()
-    divisors, degrees = problem.replicas.tolist(), np.unique(problem.degrees).tolist()
+    divides, degrees = problem.microbatches % problem.replicas == 0, np.unique(problem.degrees).tolist()
+    divisors = problem.replicas[divides].tolist()
     least, last = degrees[0], degrees[-1]
     alone = [np.where(np.arange(len(problem.counts)) == k, problem.counts, 0) for k in range(len(problem.counts))]
     whole = [(k, d) for k, counts in enumerate(alone) for d in divisors if d * least <= counts.sum()]
+    apart = replace(
+        problem, replicas=problem.replicas[divides], gradient_share=problem.gradient_share[:, divides],
+        mixes=problem.mixes[:0], mix_s=problem.mix_s[:, :0],
+    )  # fmt: skip
     rules: dict[str, list[GroupProblem]] = {
         "data parallel": [
             replace(restricted(problem, least, d), counts=np.minimum(alone[k], d * least))
@@ -190,9 +195,10 @@ def group_baselines(search: GroupsSearch) -> list[Baseline[GroupedStages]]:
     }
     if len(alone) > 1:
         rules |= {
-            f"{kind} alone": [replace(problem, counts=counts)]
-            for kind, counts in zip(problem.kinds, alone, strict=True)
+            f"{kind} alone": [replace(apart, counts=counts)] for kind, counts in zip(problem.kinds, alone, strict=True)
         }
+    if len(problem.mixes):
+        rules["one kind a stage"] = [apart]
     runs = prefixes_of(problem)
     for name, cases in rules.items():
         best: GroupedStages | None = None
@@ -207,14 +213,9 @@ def group_baselines(search: GroupsSearch) -> list[Baseline[GroupedStages]]:
                 continue
             found = solve_groups(case, runs, lower=low, upper=value, budget=search.incumbent.budget)
             if found.assignment is not None:
-                first = (
-                    0
-                    if len(case.degrees) == len(problem.degrees)
-                    else np.searchsorted(problem.degrees, case.degrees[0])
-                )
-                best = replace(found.assignment, degree=found.assignment.degree + first)
+                best = found.assignment
                 value = group_value(problem, best)[0]
-        plain = name in ("pipeline", "uniform") or name.endswith(" alone")
+        plain = name in ("pipeline", "uniform", "one kind a stage") or name.endswith(" alone")
         note = "" if plain or not cases else f"tensor degree {cases[0].degrees[0]}"
         if best is None:
             rows.append(Baseline(name, None, None, _why_not(tight, runs, note)))
@@ -303,7 +304,7 @@ def rules_of(request: Request) -> GroupRules:
     return GroupRules(
         training,
         int(count),
-        0 if options.replicas == "auto" else int(options.replicas),
+        0 if options.replicas in ("auto", "mixed") else int(options.replicas),
         0 if options.tensor_parallel == "auto" else int(options.tensor_parallel),
         options.uniform,
         "auto" if plain and options.recompute == "none" else options.recompute,
@@ -312,6 +313,7 @@ def rules_of(request: Request) -> GroupRules:
             str(t): check_number("workspace_bytes", size, RlinitError)
             for t, size in noted.get("workspace_bytes", {}).items()
         },
+        options.replicas == "mixed",
     )
 
 

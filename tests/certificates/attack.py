@@ -41,8 +41,7 @@ from rlinit.hardware import Hardware
 from rlinit.placements.lowering import shard_inputs
 from rlinit.plan import Exchange, GroupRules, Plan, Resident, Transfers
 from rlinit.stages.groups.lowering import lower_groups
-from rlinit.stages.groups.problem import group_value
-from tests.exact.stages.groups.test_groups import cluster, drawn, every_plan
+from tests.exact.stages.groups.test_groups import cluster, drawn, least_value
 from tests.properties import fuzz
 from tests.properties.brute_force import best_placement, best_stages
 
@@ -68,6 +67,8 @@ def groups_base(number: int, seed: int) -> Files | None:
         "training": (None, "1f1b", "gpipe")[int(rng.integers(3))], "microbatches": int(rng.integers(1, 5)),
         "uniform": bool(rng.random() < 0.2),
     }  # fmt: skip
+    if kinds > 1 and not options["uniform"] and rng.random() < 0.5:
+        options["replicas"] = "mixed"
     exchange = str(rng.choice(get_args(Exchange)))
     graph = drawn(int(rng.integers(10**6)), ops, exchange=exchange, kinds=kinds)
     hardware = cluster(devices, nodes, float(rng.choice([6.0, 15.0, 40.0, np.inf])), 1.0, kinds)
@@ -112,6 +113,7 @@ def asked(plan: Any) -> dict[str, Any]:
     if plan.get("groups"):
         told = {key: value for key, value in plan["groups"].items() if key not in ("exchange", "workspace_bytes")}
         several = {key: told[key] or "auto" for key in ("replicas", "tensor_parallel")}
+        several |= {"replicas": "mixed"} if told.pop("mixed", False) else {}
         return options | told | several | {"training": told["training"] or None}
     if plan["objective"] in ("latency", "throughput"):
         options |= {"transfers": plan["transfer_rule"], "resident": plan["resident"]}
@@ -366,13 +368,8 @@ def optimum_of(problem: str, objective: str, inputs: int, transfers: str, reside
     if groups:
         asked = GroupRules(**json.loads(groups))
         lowered = lower_groups(graph, hardware, asked).problem
-        values = [
-            group_value(lowered, plan)
-            for plan in every_plan(lowered)
-            if not asked.uniform or len({*zip(lowered.degrees[plan.degree], plan.replicas, strict=True)}) == 1
-        ]
-        least = min(values, default=(np.inf,))
-        return least if least[0] < np.inf else None
+        least = least_value(lowered, uniform=asked.uniform)
+        return (least,) if least < np.inf else None
     if objective in ("pipeline", "memory"):
         return best_stages(graph, hardware, objective, False)
     shard = shard_inputs(graph, hardware, inputs)

@@ -154,7 +154,8 @@ EDITS: dict[tuple[str, str], list[tuple[Any, Any]]] = {
         (PIPELINE, {"training": "", "microbatches": 1}), (GROUPS, None),
         *((GROUPS, {"training": "1f1b", "microbatches": 4, **edit}) for edit in (
             {}, {"training": ""}, {"training": "gpipe"}, {"microbatches": 8}, {"recompute": "none"}, {"replicas": 2},
-            {"tensor_parallel": 2}, {"uniform": True}, {"exchange": "server"}, {"workspace_bytes": {"1": 1.0}}))],
+            {"tensor_parallel": 2}, {"uniform": True}, {"exchange": "server"}, {"workspace_bytes": {"1": 1.0}},
+            {"mixed": True, "replicas": 2}))],
     ("plan", "training"): [(PIPELINE, {"schedule": "gpipe"}), *((TRAINING, {**TRAINED, **edit}) for edit in (
         {"schedule": "1f1b"}, {"microbatches": 3}, {"recompute": "none"}, {"state_factor": 1.5}, {"step_s": 1.0}))],
     ("plan", "stage_orders"): [(PIPELINE, [["a"], ["b"]]), (LATENCY, [["a"]])],

@@ -25,9 +25,8 @@ from rlinit.errors import RlinitError
 from rlinit.hardware import Device, Hardware
 from rlinit.plan import Exchange, GroupRules
 from rlinit.stages.groups.lowering import lower_groups
-from rlinit.stages.groups.problem import group_value
 from tests.certificates import attack
-from tests.exact.stages.groups.test_groups import AUTO, cluster, drawn, every_plan
+from tests.exact.stages.groups.test_groups import AUTO, MIXED, cluster, drawn, least_value, unlike
 
 
 def problem_of(graph: rlinit.Graph, hardware: Hardware, rules: dict[str, Any]) -> check.Groups:
@@ -45,27 +44,28 @@ def problem_of(graph: rlinit.Graph, hardware: Hardware, rules: dict[str, Any]) -
     st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 5), st.sampled_from([1, 2, 4, 6]),
     st.sampled_from(["", "1f1b", "gpipe"]), st.sampled_from([6.0, 15.0, 40.0, math.inf]),
     st.sampled_from([1e-9, 1.0, 1e12]), st.sampled_from(get_args(Exchange)), st.sampled_from([1, 2, 3, 5]),
-    st.sampled_from([1, 1, 2, 3]),
+    st.sampled_from([1, 2, 2, 3]), st.booleans(),
 )  # fmt: skip
 def test_states_prove_the_optimum_and_nothing_above(
     seed: int, n: int, devices: int, microbatches: int, training: str, memory: float, scale: float,
-    exchange: Exchange, nodes: int, kinds: int,
+    exchange: Exchange, nodes: int, kinds: int, mixed: bool,
 ) -> None:  # fmt: skip
     """No row of stages is below the least of all plans, some row is below a little more, or none fits at all."""
     graph = drawn(seed, n, scale, exchange, kinds=kinds)
     hardware = cluster(devices, nodes, memory, scale, kinds)
     taken = graph.extras[0]["note"]["workspace_bytes"]
-    rules = GroupRules(training, microbatches, exchange=exchange, workspace_bytes=taken)
+    rules = GroupRules(training, microbatches, exchange=exchange, workspace_bytes=taken, mixed=mixed)
     try:
         lowered = lower_groups(graph, hardware, rules).problem
     except RlinitError:  # no degree divides the devices for some op
         return
-    known = min((group_value(lowered, plan)[0] for plan in every_plan(lowered)), default=math.inf)
+    known = least_value(lowered)
     asked = {"training": training, "microbatches": microbatches, "exchange": exchange, "workspace_bytes": taken}
+    asked["mixed"] = mixed
     problem = problem_of(graph, hardware, asked)
     assert (check.group_states(problem, None) is None) == (known < math.inf)
     options: dict[str, Any] = {"training": training or None, "microbatches": microbatches, "recompute": "auto"}
-    plan = rlinit.schedule(graph, hardware, **AUTO, **options)
+    plan = rlinit.schedule(graph, hardware, **{**AUTO, **options, **({"replicas": "mixed"} if mixed else {})})
     files = (plan.to_dict(), graph.to_dict(), hardware.to_dict(), certificate_of(plan, graph, hardware))
     told = attack.verdict(dict(zip(attack.FILES, files, strict=True)))
     assert told.startswith("VERIFIED (exact) pipeline of stages")
@@ -135,6 +135,39 @@ def test_what_was_asked_for_is_proven(options: dict[str, Any]) -> None:
     assert attack.verdict(files).endswith("optimal")
     (value,), (free,) = (json.loads(text)["plan"]["values"] for text in (certified(**options), certified()))
     assert options.get("training", "1f1b") != "1f1b" or value >= free
+
+
+@cache
+def certified_mixed() -> str:
+    """Return the four files of replicas of a stage on devices of two kinds."""
+    graph, hardware = unlike()
+    plan = rlinit.schedule(graph, hardware, **MIXED)
+    written = (plan.to_dict(), graph.to_dict(), hardware.to_dict(), certificate_of(plan, graph, hardware))
+    return json.dumps(dict(zip(attack.FILES, written, strict=True)))
+
+
+def test_mutated_shares_are_refused() -> None:
+    """No figure of a share may differ, no replica change its kind, and mixed replicas have to be asked for."""
+    files = json.loads(certified_mixed())
+    assert attack.verdict(files).startswith("VERIFIED (exact)")
+    assert attack.verdict(files).endswith("optimal")
+    bad: list[tuple[Any, ...]] = [("plan", "groups", "mixed", False), ("plan", "groups", "uniform", True)]
+    bad += [("plan", "stages", 0, "shares", files["plan"]["stages"][0]["shares"][at]) for at in (slice(1), slice(0))]
+    for at, share in enumerate(files["plan"]["stages"][0]["shares"]):
+        for key, value in share.items():
+            spot = ("plan", "stages", 0, "shares", at, key)
+            if isinstance(value, float | int):
+                bad += [(*spot, value + 1), (*spot, value - 1)]
+        bad += [(*spot[:-1], "kind", kind) for kind in ("fast", "slow", "other") if kind != share["kind"]]
+        bad += [(*spot[:-1], "variants", op, "other") for op in share["variants"]]
+        bad += [(*spot[:-1], "speed", 1.0)]
+    for *path, value in bad:
+        other = json.loads(certified_mixed())
+        spot = other
+        for key in path[:-1]:
+            spot = spot[key]
+        spot[path[-1]] = value
+        assert attack.verdict(other) == "", (path, value)
 
 
 def test_mutated_plans_and_certificates_are_refused() -> None:

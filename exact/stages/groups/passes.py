@@ -22,8 +22,8 @@ from rlinit.exact.stages.ideals.passes import Crossings, entering, leaving
 from rlinit.kernels.compiled import njit
 
 LABEL_COLUMNS = 7
-"""Of a label: devices of the first kind, replicas, ideal at which its first stage ends, label there, form, replicas of
-the stage, cell."""
+"""Of a label: devices of the first kind, replicas, ideal at which its first stage ends, label there, form, index of its
+replicas (those of several kinds behind those of one), cell."""
 
 _ROOM = 1e-12
 """Relative room for rounding of sums of seconds and bytes."""
@@ -126,9 +126,13 @@ class GroupLimits(NamedTuple):
     """Degrees (c,), numbers of replicas (q,), devices, replicas of all stages, bytes (c,), and micro-batches in flight.
 
     `kind` and `worth` (c,) are those of a form and of one replica of it, `counts`, `stride` and `kind_worth` (k,) of a
-    kind of devices, of which the first has stride 0. `share` (c, q) is `GroupProblem.gradient_share`.
+    kind of devices, of which the first has stride 0. `share` (c, q) is `GroupProblem.gradient_share`, times
+    `speed` over replicas.
     `index_of` (devices + 1,) says which number of replicas is the first of at least so many, q where none is.
     `flying`: 0 for one, 1 for those of the replicas from the stage on, 2 for all of `microbatches`.
+    `taken`, `speed` and `part` (q,) are micro-batches of each replica, how many of those a batch is, and the part of
+    shared bytes. `mixes` (x, k), `mix_worth`, `mix_s` and `most_params` are of stages on several kinds: `GroupProblem`.
+    `form_of` (g, k) is the form of each tensor degree on each kind, -1 where there is none.
     """
 
     degrees: IntArray
@@ -147,6 +151,14 @@ class GroupLimits(NamedTuple):
     memory: FloatArray
     microbatches: int
     flying: int
+    taken: IntArray
+    speed: FloatArray
+    part: FloatArray
+    mixes: IntArray
+    mix_worth: IntArray
+    mix_s: FloatArray
+    most_params: FloatArray
+    form_of: IntArray
 
 
 class StageRows(NamedTuple):
@@ -163,6 +175,38 @@ class StageRows(NamedTuple):
     cost: FloatArray
     size: FloatArray
     choice: IntArray
+
+
+class GroupData(NamedTuple):
+    """What passes know of a problem."""
+
+    sums: GroupSums
+    variants: VariantArrays
+    limits: GroupLimits
+    lattice: Lattice
+
+
+class Growing(NamedTuple):
+    """Labels, and room for those of the ideal at hand.
+
+    Parameters
+    ----------
+    ends, labels
+        See `group_pass`.
+    best, came
+        (cells, replicas) fewest devices of the first kind, and where such a label came from.
+    rows
+        Of a stage.
+    around
+        (c,) seconds at its borders.
+    """
+
+    ends: IntArray
+    labels: IntArray
+    best: IntArray
+    came: IntArray
+    rows: StageRows
+    around: FloatArray
 
 
 @njit(cache=True, nogil=True)
@@ -241,45 +285,106 @@ def gather(i: int, j: int, c: int, bits, variants: VariantArrays, rows: StageRow
 
 
 @njit(cache=True, nogil=True)
-def choose_rows(
-    count: int, moved: float, c: int, at: int, y: float, limit: float, limits: GroupLimits, rows: StageRows
-) -> int:
-    """Choose variants of a stage's gathered rows within the threshold and the memory; see `choose`.
+def choose_rows(count: int, most: float, share: float, y: int, part: float, memory: float, rows: StageRows) -> int:
+    """Choose variants of a stage's gathered rows within so many seconds and the memory; see `choose`.
 
     Parameters
     ----------
-    count
-        Its nodes.
-    moved
-        Seconds of its tensors.
-    c, at, y
-        Degree index, index of its number of replicas, and micro-batches in flight.
-    limit, limits
-        Seconds at most, and what there is.
+    count, most
+        Its nodes, and seconds that they may take.
+    share
+        What gradients count.
+    y, part
+        Micro-batches in flight, and the part that a replica has of what all share.
+    memory
+        Bytes.
     rows
         As `gather` wrote them; `choice` is written.
     """
-    d, share = limits.replicas[at], limits.share[c, at]
     for r in range(rows.first[count]):
         rows.cost[r] = rows.busy[r] + share * rows.gradient[r]
-        rows.size[r] = rows.held[r] * y + rows.fixed[r] + rows.shared[r] / d
-    return choose(rows.first[: count + 1], rows.cost, rows.size, limit * d - moved, limits.memory[c], rows.choice)
+        rows.size[r] = rows.held[r] * y + rows.fixed[r] + rows.shared[r] * part
+    return choose(rows.first[: count + 1], rows.cost, rows.size, most, memory, rows.choice)
 
 
-@njit(cache=True, nogil=True, inline="always")
-def in_flight(behind: int, d: int, limits: GroupLimits) -> int:
-    """Return the micro-batches in flight of a stage of d replicas, where so many are those from it on.
+@njit(cache=True, nogil=True)
+def largest_share(
+    i: int, j: int, c: int, x: int, behind: int, limit: float, data: GroupData, rows: StageRows
+) -> tuple[int, int]:
+    """Return the most micro-batches of a batch that each replica of a form may take in a stage on several kinds.
+
+    Its variants are in `rows`. Also returned is how many choices of variants were too many to list.
 
     Parameters
     ----------
-    behind, d
-        Replicas from the stage on, and its own.
+    i, j, c, x
+        The ideals of the stage, the form, and the index of its replicas of all kinds.
+    behind
+        Replicas from the stage on.
+    limit
+        Seconds at most.
+    data, rows
+        As for `group_pass`, and room for the stage.
+    """
+    _, variants, limits, lattice = data
+    count, n = gather(i, j, c, lattice.crossings.bits, variants, rows), limits.microbatches
+    exchanged, moved = 0.0, moved_seconds(i, j, c, lattice)
+    seconds = moved
+    for q in range(count):
+        exchanged += limits.most_params[c, rows.node[q]]
+        seconds += rows.busy[rows.first[q] : rows.first[q + 1]].min()
+    left = limit - limits.mix_s[c, x] * exchanged
+    if left < 0.0:
+        return 0, 0
+    high = n if seconds <= left else int(left * n / seconds * (1.0 + 1e-9))
+    low, taken, unknown = 0, high, 0
+    while taken > 0:
+        part = max(taken / n, 1.0 / limits.mixes[x].sum())
+        most, y = left * (n / taken) - moved, in_flight(behind, taken, 1, limits)
+        answer = choose_rows(count, most, 0.0, y, part, limits.memory[c], rows)
+        unknown += answer < 0
+        if answer == 1:
+            low = taken
+        else:
+            high = taken - 1
+        if low == high:
+            if answer == 1 or low == 0:
+                break
+            taken = low  # its choice once more
+        else:
+            taken = (low + high + 1) // 2
+    return low, unknown
+
+
+@njit(cache=True, nogil=True, inline="always")
+def in_flight(behind: int, taken: int, more: int, limits: GroupLimits) -> int:
+    """Return the micro-batches in flight of a stage, where so many are the replicas from it on.
+
+    Parameters
+    ----------
+    behind, taken
+        Replicas from the stage on, and micro-batches of a batch that a replica takes.
+    more
+        1 for a stage on several kinds, else 0.
     limits
         How they count.
     """
     if limits.flying == 0:
         return 1
-    return -(-(behind if limits.flying == 1 else limits.microbatches) // d)
+    return min(taken, -(-behind * taken // limits.microbatches) + more) if limits.flying == 1 else taken
+
+
+@njit(cache=True, nogil=True, inline="always")
+def least_in_flight(behind: int, limits: GroupLimits) -> int:
+    """Return the micro-batches in flight, at least, of a stage on one kind with any number of replicas.
+
+    Parameters
+    ----------
+    behind, limits
+        Replicas behind the stage, and how they count.
+    """
+    most, taken = limits.replicas[-1], limits.taken[-1]
+    return min(taken, -(-(behind + most) // most)) if limits.flying == 1 else in_flight(behind, taken, 0, limits)
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -444,13 +549,13 @@ def border_seconds(
 
 
 @njit(cache=True, nogil=True, inline="always")
-def least_bytes(i: int, j: int, c: int, y: int, d: int, sums: GroupSums) -> float:
+def least_bytes(i: int, j: int, c: int, y: int, part: float, sums: GroupSums) -> float:
     """Return the bytes that a device of the stage between two ideals holds at least.
 
     Parameters
     ----------
-    i, j, c, y, d
-        The ideals, the degree index, micro-batches in flight, and replicas.
+    i, j, c, y, part
+        The ideals, the degree index, micro-batches in flight, and the part that a replica has of what all share.
     sums
         Of the ideals.
     """
@@ -459,7 +564,7 @@ def least_bytes(i: int, j: int, c: int, y: int, d: int, sums: GroupSums) -> floa
         k += 1
         known *= 2
     held = sums.held[j, c] - sums.held[i, c]
-    shared = (sums.shared[j, c] - sums.shared[i, c]) / d
+    shared = (sums.shared[j, c] - sums.shared[i, c]) * part
     return float(shared + sums.filled[j, k, c] - sums.filled[i, k, c] + (y - known) * held - y * sums.error_bytes[c])
 
 
@@ -488,9 +593,9 @@ def fitting_replicas(
         Most seconds, and of all ideals.
     """
     while at < len(limits.replicas):
-        d = limits.replicas[at]
-        if (work + limits.share[c, at] * gradient) * (1.0 - _ROOM) <= limit * d and (
-            least_bytes(i, j, c, in_flight(behind + d, d, limits), d, sums) <= limits.memory[c]
+        y = in_flight(behind + limits.replicas[at], limits.taken[at], 0, limits)
+        if (work + limits.share[c, at] * gradient) * (1.0 - _ROOM) <= limit * limits.speed[at] and (
+            least_bytes(i, j, c, y, limits.part[at], sums) <= limits.memory[c]
         ):
             break
         at += 1
@@ -538,13 +643,13 @@ def fewest_devices(
             if j < p - 1:
                 least = (sums.replicas_s[p - 1] - sums.replicas_s[j]) * (1.0 - 1e-9) / limit
                 behind = max(1, int(np.ceil(min(least, float(limits.num_devices)))))
-            flying, priced = in_flight(behind + limits.replicas[-1], limits.replicas[-1], limits), False
+            flying, priced = least_in_flight(behind, limits), False
             for c in range(len(limits.degrees)):
                 work = sums.time[j, c] - sums.time[i, c]
                 if (
                     sums.lacking[j, c] != sums.lacking[i, c]
                     or (work - sums.error_s[c]) * (1.0 - _ROOM) * limits.worth[c] > gain * limit
-                    or least_bytes(i, j, c, flying, limits.replicas[-1], sums) > limits.memory[c]
+                    or least_bytes(i, j, c, flying, limits.part[-1], sums) > limits.memory[c]
                 ):
                     continue
                 if not priced:
@@ -557,7 +662,85 @@ def fewest_devices(
                 at = fitting_replicas(at, behind, i, j, c, work, gradient, limit, sums, limits)
                 if at < len(limits.replicas):
                     fewest[j] = min(fewest[j], fewest[i] + limits.worth[c] * limits.replicas[at])
+            if len(limits.mixes):
+                if not priced:
+                    border_seconds(i, j, num_edges, sums, lattice, border, around)
+                fewest[j] = min(fewest[j], fewest[i] + _least_mixed_worth(i, j, limit, sums, limits, around))
     return p - 1, met
+
+
+@njit(cache=True, nogil=True)
+def _least_mixed_worth(i: int, j: int, limit: float, sums: GroupSums, limits: GroupLimits, around: FloatArray) -> int:
+    """Return the worth of devices that a stage on several kinds takes at least; more than there is where none may be.
+
+    Replicas of a kind that have a part of all micro-batches are busy for that part of its seconds.
+    """
+    fewest = limits.all_worth + 1
+    for g in range(len(limits.form_of)):
+        least, kinds = np.inf, 0
+        for c in limits.form_of[g]:
+            if c >= 0 and sums.lacking[j, c] == sums.lacking[i, c]:
+                seconds = sums.time[j, c] - sums.time[i, c] + around[c] - sums.error_s[c]
+                least, kinds = min(least, seconds * limits.worth[c]), kinds + 1
+        if kinds > 1 and least * (1.0 - 1e-9) < limits.all_worth * limit:
+            fewest = min(fewest, max(1, int(np.ceil(least * (1.0 - 1e-9) / limit))))
+    return fewest
+
+
+@njit(cache=True, nogil=True)
+def _may_share(
+    i: int, j: int, g: int, x: int, limit: float, sums: GroupSums, limits: GroupLimits, around: FloatArray
+) -> bool:
+    """Return whether replicas of several kinds may make up a batch, by the least seconds of the stage on each kind."""
+    total = 0
+    for k in range(limits.mixes.shape[1]):
+        if limits.mixes[x, k] == 0:
+            continue
+        c = limits.form_of[g, k]
+        if c < 0 or sums.lacking[j, c] != sums.lacking[i, c]:
+            return False
+        seconds = (sums.time[j, c] - sums.time[i, c] + around[c] - sums.error_s[c]) * (1.0 - 1e-9)
+        share = int(limit * limits.microbatches / seconds) if seconds > limit else limits.microbatches
+        total += share * limits.mixes[x, k]
+    return total >= limits.microbatches
+
+
+@njit(cache=True, nogil=True)
+def _extend_mixed(i: int, j: int, gain: int, limit: float, data: GroupData, growing: Growing) -> tuple[int, int]:
+    """Extend the labels of an ideal by stages on several kinds; return steps, and choices too many to list."""
+    (sums, _, limits, _), (ends, labels, best, came, rows, around) = data, growing
+    met, unknown, num_kinds = 0, 0, len(limits.counts)
+    for g in range(len(limits.form_of)):
+        t, any_form = limits.degrees[limits.form_of[g].max()], limits.form_of[g].max()
+        for x in range(len(limits.mixes)):
+            if t * limits.mix_worth[x] > gain:
+                break
+            met += 1
+            if not _may_share(i, j, g, x, limit, sums, limits, around):
+                continue
+            more, known, total = limits.mixes[x].sum(), -1, 0
+            for label in range(ends[j + 1], ends[j]):
+                s, cell, free = labels[label, 1] + more, labels[label, 6], True
+                if s > limits.most_replicas:
+                    break
+                to, taken = cell, labels[label, 0] + t * limits.mixes[x, 0]
+                for k in range(num_kinds):
+                    used = _used(labels[label, 0], cell, k, limits) + t * limits.mixes[x, k]
+                    free = free and used <= limits.counts[k]
+                    to += t * limits.mixes[x, k] * limits.stride[k]
+                met += 1
+                if not free or best[to, s] <= taken:
+                    continue
+                if s != known:
+                    known, total = s, 0
+                    for k in range(num_kinds):
+                        if limits.mixes[x, k]:
+                            share, missed = largest_share(i, j, limits.form_of[g, k], x, s, limit, data, rows)
+                            met, unknown = met + 100, unknown + missed
+                            total = total + share * limits.mixes[x, k] if share else -limits.microbatches * s
+                if total >= limits.microbatches:
+                    _note(best[to], came[to], taken, s, j, label, any_form, len(limits.replicas) + x)
+    return met, unknown
 
 
 @njit(cache=True, nogil=True)
@@ -578,13 +761,55 @@ def _used(devices: int, cell: int, k: int, limits: GroupLimits) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _note(best: IntArray, came: IntArray, devices: int, behind: int, j: int, label: int, c: int, d: int) -> None:
+def _note(best: IntArray, came: IntArray, devices: int, behind: int, j: int, label: int, c: int, at: int) -> None:
     """Take a label where none of its cell with as few replicas has as few devices."""
     for s in range(behind, len(best)):
         if best[s] <= devices:
             break
         best[s] = devices
-        came[s, 0], came[s, 1], came[s, 2], came[s, 3] = j, label, c, d
+        came[s, 0], came[s, 1], came[s, 2], came[s, 3] = j, label, c, at
+
+
+@njit(cache=True, nogil=True)
+def _extend_form(
+    i: int, j: int, c: int, at: int, work: float, gradient: float, limit: float, data: GroupData, growing: Growing
+) -> tuple[int, int]:
+    """Extend the labels of an ideal by a stage in a form; return steps, and choices of variants too many to list."""
+    (sums, variants, limits, lattice), (ends, labels, best, came, rows, _) = data, growing
+    t, k, moved, met, unknown = limits.degrees[c], limits.kind[c], 0.0, 0, 0
+    count, asked_d, asked_y, answer = -1, -1, -1, 0
+    for label in range(ends[j + 1], ends[j]):
+        devices, behind, cell = labels[label, 0], labels[label, 1], labels[label, 6]
+        left = limits.counts[k] - _used(devices, cell, k, limits)
+        while True:
+            met += 1
+            at = fitting_replicas(at, behind, i, j, c, work, gradient, limit, sums, limits)
+            if at == len(limits.replicas):
+                break
+            d = limits.replicas[at]
+            s, y = behind + d, in_flight(behind + d, limits.taken[at], 0, limits)
+            if s > limits.most_replicas or t * d > left:
+                break
+            taken, to = devices + (t * d if k == 0 else 0), cell + t * d * limits.stride[k]
+            if best[to, s] <= taken:  # more replicas are no better
+                break
+            if d != asked_d or y != asked_y:
+                if count < 0:
+                    count = gather(i, j, c, lattice.crossings.bits, variants, rows)
+                    moved = moved_seconds(i, j, c, lattice)
+                asked_d, asked_y = d, y
+                seconds = limit * limits.speed[at] - moved
+                share, part = limits.share[c, at], limits.part[at]
+                answer = choose_rows(count, seconds, share, y, part, limits.memory[c], rows)
+                met += 10 * count
+                unknown += answer < 0
+            if answer == 1:
+                _note(best[to], came[to], taken, s, j, label, c, at)
+                break
+            at += 1
+        if at == len(limits.replicas):
+            break
+    return met, unknown
 
 
 @njit(cache=True, nogil=True)
@@ -592,10 +817,7 @@ def group_pass(
     limit: float,
     last: int,
     quota: int,
-    sums: GroupSums,
-    variants: VariantArrays,
-    limits: GroupLimits,
-    lattice: Lattice,
+    data: GroupData,
     fewest: IntArray,
     ends: IntArray,
     labels: IntArray,
@@ -615,10 +837,8 @@ def group_pass(
         The ideal to begin with; those above it have their labels.
     quota
         Steps after which no further ideal is begun.
-    sums, variants, limits
+    data
         Of ideals and nodes, and what there is.
-    lattice
-        Of the ideals.
     fewest
         (p,) worth of devices that each ideal takes at least; see `fewest_devices`.
     ends
@@ -628,11 +848,13 @@ def group_pass(
     least
         (p,) least worth of devices of the labels of each ideal above `last`.
     """
+    sums, variants, limits, lattice = data
     p, num_degrees, alike = len(ends) - 1, len(limits.degrees), len(limits.counts) == 1
     border, around = new_border(variants, p), np.zeros(len(limits.degrees))
     rows = _rows_for(variants, num_degrees)
     best = np.empty((limits.num_cells, limits.most_replicas + 1), np.int64)
     came = np.zeros((limits.num_cells, limits.most_replicas + 1, 4), np.int64)
+    growing = Growing(ends, labels, best, came, rows, around)
     met, unknown, i = 0, 0, last
     while i >= 0:
         size = ends[i + 1]  # labels of larger ideals end here
@@ -657,14 +879,14 @@ def group_pass(
             gain = (best[0, least_behind] - 1 if alike else room) - least[j]
             if gain < 1 or (sums.devices_s[j] - sums.devices_s[i]) * (1.0 - 1e-9) > gain * limit:
                 continue
-            flying = in_flight(labels[begin, 1] + limits.replicas[-1], limits.replicas[-1], limits)
-            priced, moved = False, 0.0
+            flying = least_in_flight(labels[begin, 1], limits)
+            priced = False
             for c in range(num_degrees):
-                t, k, work = limits.degrees[c], limits.kind[c], sums.time[j, c] - sums.time[i, c]
+                t, work = limits.degrees[c], sums.time[j, c] - sums.time[i, c]
                 if (
                     sums.lacking[j, c] != sums.lacking[i, c]
                     or (work - sums.error_s[c]) * (1.0 - _ROOM) * limits.worth[c] > gain * limit
-                    or least_bytes(i, j, c, flying, limits.replicas[-1], sums) > limits.memory[c]
+                    or least_bytes(i, j, c, flying, limits.part[-1], sums) > limits.memory[c]
                 ):
                     continue
                 if not priced:
@@ -681,37 +903,13 @@ def group_pass(
                     alike and best[0, fewest_behind] <= least[j] + t * limits.replicas[at]
                 ):
                     continue
-                count, asked_d, asked_y, answer = -1, -1, -1, 0
-                for label in range(begin, end):
-                    devices, behind, cell = labels[label, 0], labels[label, 1], labels[label, 6]
-                    left = limits.counts[k] - _used(devices, cell, k, limits)
-                    while True:
-                        met += 1
-                        at = fitting_replicas(at, behind, i, j, c, work, gradient, limit, sums, limits)
-                        if at == len(limits.replicas):
-                            break
-                        d = limits.replicas[at]
-                        s, y = behind + d, in_flight(behind + d, d, limits)
-                        if s > limits.most_replicas or t * d > left:
-                            break
-                        taken, to = devices + (t * d if k == 0 else 0), cell + t * d * limits.stride[k]
-                        if best[to, s] <= taken:  # more replicas are no better
-                            break
-                        if d != asked_d or y != asked_y:
-                            if count < 0:
-                                count = gather(i, j, c, lattice.crossings.bits, variants, rows)
-                                moved = moved_seconds(i, j, c, lattice)
-                            asked_d, asked_y = d, y
-                            answer = choose_rows(count, moved, c, at, float(y), limit, limits, rows)
-                            met += 10 * count
-                            if answer < 0:
-                                unknown += 1
-                        if answer == 1:
-                            _note(best[to], came[to], taken, s, j, label, c, d)
-                            break
-                        at += 1
-                    if at == len(limits.replicas):
-                        break
+                steps, missed = _extend_form(i, j, c, at, work, gradient, limit, data, growing)
+                met, unknown = met + steps, unknown + missed
+            if len(limits.mixes):
+                if not priced:
+                    border_seconds(i, j, num_edges, sums, lattice, border, around)
+                steps, missed = _extend_mixed(i, j, gain, limit, data, growing)
+                met, unknown = met + steps, unknown + missed
         ends[i], least[i] = _kept(best, came, none, room, limits, labels, size)
         i -= 1
     return -1, met, ends[0], unknown

@@ -11,6 +11,7 @@ from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget, reserve
 from rlinit.exact.stages.groups.passes import (
     LABEL_COLUMNS,
+    GroupData,
     GroupLimits,
     GroupSums,
     Lattice,
@@ -21,6 +22,7 @@ from rlinit.exact.stages.groups.passes import (
     group_pass,
     holders_of,
     in_flight,
+    largest_share,
     moved_seconds,
     new_rows,
 )
@@ -28,7 +30,14 @@ from rlinit.exact.stages.ideals.enumeration import Ideals, enumerate_ideals
 from rlinit.exact.stages.ideals.node_merging import MergedProblem
 from rlinit.exact.stages.ideals.table import IdealTable, quantized
 from rlinit.hardware import CAPACITY_SLACK
-from rlinit.stages.groups.problem import GroupedStages, GroupProblem, group_value, least_of_rows, worth_of_kinds
+from rlinit.stages.groups.problem import (
+    GroupedStages,
+    GroupProblem,
+    group_uses,
+    group_value,
+    least_of_rows,
+    worth_of_kinds,
+)
 from rlinit.stages.problem import StageResult
 
 MOST_IDEALS = 50_000
@@ -231,12 +240,26 @@ class GroupSearch:
             problem.row_indptr, *columns, problem.sync_indptr, problem.sync_s, structure.pred_indptr, structure.pred,
             structure.succ_indptr, structure.succ, structure.order, bit_of,
         )  # fmt: skip
+        n, worth = problem.microbatches, worth_of_kinds(problem)
         sizes = problem.counts[1:] + 1
-        self._stride = np.append(0, np.cumprod(np.append(1, sizes))[:-1])[: len(problem.counts)]
-        self._cells, self._worth = int(sizes.prod()), worth_of_kinds(problem)
-        self.labels = np.zeros(
-            (max(2, 64 // self._cells) * self._cells * (problem.most_replicas + 2), LABEL_COLUMNS), np.int64
-        )
+        stride = np.append(0, np.cumprod(np.append(1, sizes))[:-1])[: len(problem.counts)]
+        order = np.argsort(problem.mixes @ worth, kind="stable")
+        index_of = np.searchsorted(problem.replicas, np.arange(problem.num_devices + 1))
+        taken = -(-n // problem.replicas)
+        share = np.ascontiguousarray(problem.gradient_share * (n / taken / problem.replicas))
+        degrees, place = np.unique(problem.degrees, return_inverse=True)
+        form_of = np.full((len(degrees), len(problem.counts)), -1)
+        form_of[place, problem.kind] = np.arange(len(place))
+        self._limits = GroupLimits(
+            problem.degrees, problem.kind, _worth(problem), problem.counts, stride, worth,
+            int(problem.counts @ worth), int(sizes.prod()), problem.replicas, share, index_of, problem.num_devices,
+            problem.most_replicas, problem.memory_bytes, n,
+            _FLYING[problem.in_flight], taken, n / taken, taken / n, problem.mixes[order],
+            (problem.mixes @ worth)[order], np.ascontiguousarray(problem.mix_s[:, order]),
+            problem.most_param_bytes, form_of,
+        )  # fmt: skip
+        cells = max(2 * self._limits.num_cells, 64)
+        self.labels = np.zeros((cells * (problem.most_replicas + 2), LABEL_COLUMNS), np.int64)
 
     def limits(self, more_bytes: float | FloatArray = 0.0) -> GroupLimits:
         """Return what there is of devices, replicas and memory.
@@ -246,14 +269,7 @@ class GroupSearch:
         more_bytes
             Of each device, beside the problem's, or (c,) by form.
         """
-        problem = self.problem
-        index_of = np.searchsorted(problem.replicas, np.arange(problem.num_devices + 1))
-        return GroupLimits(
-            problem.degrees, problem.kind, _worth(problem), problem.counts, self._stride, self._worth,
-            int(problem.counts @ self._worth), self._cells, problem.replicas, problem.gradient_share, index_of,
-            problem.num_devices, problem.most_replicas, (problem.memory_bytes + more_bytes) * CAPACITY_SLACK,
-            problem.microbatches, _FLYING[problem.in_flight],
-        )  # fmt: skip
+        return self._limits._replace(memory=(self.problem.memory_bytes + more_bytes) * CAPACITY_SLACK)
 
     def run(self, limit: float, budget: Budget, more_bytes: float | FloatArray = 0.0) -> GroupPass:
         """Look for a plan of stages within a threshold.
@@ -278,15 +294,13 @@ class GroupSearch:
         ends, least = np.zeros(p + 1, np.int64), np.zeros(p, np.int64)
         self.labels[0] = (0, 0, -1, -1, -1, -1, 0)
         ends[p - 1] = 1
+        data = GroupData(self.sums, self.variants, limits, self.lattice)
         at, unknown = p - 2, 0
         while at >= 0:
             if budget.expired:
                 return GroupPass(None, False, True, steps)
             before = at
-            at, met, _, missed = group_pass(
-                limit, at, _QUOTA, self.sums, self.variants, limits, self.lattice, fewest, ends,
-                self.labels, least,
-            )  # fmt: skip
+            at, met, _, missed = group_pass(limit, at, _QUOTA, data, fewest, ends, self.labels, least)
             steps, unknown = steps + met, unknown + missed
             if at == before:
                 reserve(16 * self.labels.nbytes, f"{2 * len(self.labels):,} labels")
@@ -316,23 +330,50 @@ class GroupSearch:
 
     def _plan(self, label: int, limit: float, limits: GroupLimits) -> GroupedStages:
         """Return the plan that a label of the empty ideal stands for."""
-        problem, table = self.problem, self.table
+        problem, bits, num_kinds = self.problem, self.table.crossings.bits, len(self.problem.counts)
         rows = new_rows(problem.num_nodes, len(problem.time_s))
-        stage, row = np.zeros(problem.num_nodes, np.int64), np.zeros(problem.num_nodes, np.int64)
-        degree, replicas, i = list[int](), list[int](), 0
+        data = GroupData(self.sums, self.variants, limits, self.lattice)
+        stage, row = np.zeros(problem.num_nodes, np.int64), np.zeros((num_kinds, problem.num_nodes), np.int64)
+        degree, replicas, taken, i = list[int](), list[IntArray](), list[IntArray](), 0
         while self.labels[label, 2] >= 0:
-            _, behind, j, following, c, d, _ = self.labels[label].tolist()
-            count = gather(i, j, c, table.crossings.bits, self.variants, rows)
-            inside = rows.node[:count]
-            stage[inside] = len(degree)
-            moved = moved_seconds(i, j, c, self.lattice)
-            y, at = in_flight(behind, d, limits), int(limits.index_of[d])
-            choose_rows(count, moved, c, at, float(y), limit, limits, rows)
-            row[inside] = rows.row[rows.choice[:count]]
-            degree.append(c)
-            replicas.append(d)
+            _, behind, j, following, c, at, _ = self.labels[label].tolist()
+            mine, shares = np.zeros(num_kinds, np.int64), np.zeros(num_kinds, np.int64)
+            x = at - len(problem.replicas)
+            if x < 0:
+                mine[problem.kind[c]], shares[problem.kind[c]] = problem.replicas[at], limits.taken[at]
+            else:
+                mine = limits.mixes[x]
+            for k in np.flatnonzero(mine).tolist():
+                form = problem.forms[int(problem.degrees[c]), k]
+                count = gather(i, j, form, bits, self.variants, rows)
+                if x < 0:
+                    seconds = limit * limits.speed[at] - moved_seconds(i, j, form, self.lattice)
+                    y = in_flight(behind, int(limits.taken[at]), 0, limits)
+                    share, part = limits.share[form, at], limits.part[at]
+                    choose_rows(count, seconds, share, y, part, limits.memory[form], rows)
+                else:
+                    shares[k], _ = largest_share(i, j, form, x, behind, limit, data, rows)
+                inside = rows.node[:count]
+                stage[inside], row[k, inside] = len(degree), rows.row[rows.choice[:count]]
+            degree.append(int(problem.degrees[c]))
+            replicas.append(mine)
+            taken.append(shares)
             i, label = j, following
-        return GroupedStages(stage, np.array(degree), np.array(replicas), row)
+        found = GroupedStages(stage, np.array(degree), np.array(replicas), np.array(taken), row)
+        return _with_least_shares(problem, found) if len(problem.mixes) else found
+
+
+def _with_least_shares(problem: GroupProblem, plan: GroupedStages) -> GroupedStages:
+    """Return a plan with smaller shares of the slowest kind of each stage, as long as they make up a batch."""
+    taken = plan.taken.copy()
+    for j, own in enumerate(group_uses(problem, plan)):
+        once = {k: (use.time_s - use.gradient_s) / taken[j, k] for k, use in own.items()}
+        while len(own) > 1:
+            k = max(own, key=lambda k: once[k] * taken[j, k])
+            if taken[j] @ plan.replicas[j] - plan.replicas[j, k] < problem.microbatches or taken[j, k] == 1:
+                break
+            taken[j, k] -= 1
+    return replace(plan, taken=taken)
 
 
 def solve_groups(
@@ -422,8 +463,13 @@ def _most_seconds(problem: GroupProblem) -> float:
         np.diff(problem.sync_indptr) > 0
     )
     busy = problem.time_s + problem.gradient_s * (problem.gradient_share / problem.replicas).max() + sync
+    exchange = problem.mix_s.max(initial=0.0) * problem.most_param_bytes.max(axis=0).sum()
     largest[count > 0] = np.maximum.reduceat(busy, problem.row_indptr[:-1][count > 0])
-    whole = largest.reshape(len(problem.degrees), -1).max(axis=0).sum() + 2.0 * problem.transfer_s.max(axis=0).sum()
+    whole = (
+        largest.reshape(len(problem.degrees), -1).max(axis=0).sum()
+        + 2.0 * problem.transfer_s.max(axis=0).sum()
+        + exchange
+    )
     return float(whole) * (1.0 + 1e-9) + np.finfo(np.float64).tiny
 
 
@@ -480,4 +526,7 @@ def restricted(problem: GroupProblem, degree: int, replicas: int) -> GroupProble
         transfer_s=problem.transfer_s[begin:end],
         replicas=np.array([replicas], np.int64),
         memory_bytes=problem.memory_bytes[begin:end],
+        mixes=problem.mixes[:0],
+        mix_s=problem.mix_s[begin:end, :0],
+        most_param_bytes=problem.most_param_bytes[begin:end],
     )

@@ -84,8 +84,10 @@ class ProblemOptions:
     optimizer: str = "adam"
     """For training: sgd, momentum, adam, adam-bf16, or the bytes held for each byte of parameters."""
 
-    replicas: int | Literal["auto"] = 1
-    """For pipeline: replicas of every stage, or auto: of each its own; by ops' menus (rlinit.menu), else as traced."""
+    replicas: int | Literal["auto", "mixed"] = 1
+    """For pipeline: replicas of every stage, by ops' menus (rlinit.menu), else as traced; or one of:
+    - auto: of each stage its own, on devices of one kind;
+    - mixed: on several kinds where that is better, with shares of a batch as they are fast."""
     tensor_parallel: int | Literal["auto"] = 1
     """For pipeline: devices that share the work of an op, in every stage, or auto: in each stage as many as pay."""
     uniform: bool = False
@@ -108,7 +110,7 @@ class ProblemOptions:
         for name in ("inputs", "transfers", "resident"):
             self._refuse_others(name, _PLACED)
         for name in ("replicas", "tensor_parallel"):
-            if getattr(self, name) != "auto":
+            if getattr(self, name) != "auto" and (name, getattr(self, name)) != ("replicas", "mixed"):
                 self._set(name, _whole(name, getattr(self, name), 1))
         self._set("uniform", bool(self.uniform))
         for name in ("chunks", "chunk_order", "contiguous", "training", "replicas", "tensor_parallel", "uniform"):
@@ -140,6 +142,10 @@ class ProblemOptions:
             )
         if self.training not in (None, "1f1b", "gpipe"):
             raise _refused("training", self.training, "1f1b or gpipe for stages of several devices")
+        if self.uniform and self.replicas == "mixed":
+            raise RlinitError(
+                "uniform=True is for one shape on one kind of devices; expected replicas='auto' or a number"
+            )
 
     def _check_training(self) -> None:
         self._set("microbatches", _whole("microbatches", self.microbatches, 1, ", or none"))

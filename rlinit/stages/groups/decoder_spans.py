@@ -67,3 +67,23 @@ def decoder_spans(plan: Plan, num_layers: int) -> list[Span]:
         spans.append(Span(first, end, stage == 0, stage == stages - 1))
         first = end
     return spans
+
+
+def need_equal_shares(plan: Plan, runs: str) -> None:
+    """Refuse a plan whose replicas of a stage take unequal shares of a batch.
+
+    Parameters
+    ----------
+    plan, runs
+        Stages of several devices, and who runs equal shares alone, such as "vLLM runs".
+
+    Raises
+    ------
+    InvalidPlan
+        It is one; the message names the stage.
+    """
+    for j, use in enumerate(plan.stages):
+        if use.shares or (plan.groups is not None and plan.groups.microbatches % use.replicas):
+            raise InvalidPlan(
+                f"replicas of stage {j} take unequal shares of a batch; {runs} equal ones (plan with replicas='auto')"
+            )

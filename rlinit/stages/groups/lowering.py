@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -67,13 +68,15 @@ def lower_groups(graph: Graph, hardware: Hardware, rules: GroupRules) -> Lowered
     columns, names = _rows(
         graph, menu, structure, rules, [(t, kinds[k].devices[0].kind, passes / inner[k].inside) for t, k in forms]
     )
-    replicas = _replica_counts(rules, hardware.num_devices)
+    replicas, mixes = _replica_counts(rules, hardware.num_devices), _mixes(rules, kinds)
     whole = rules.exchange == "server"
     once, fastest = 4.0 if whole else 2.0, [one.between if whole else one.inside for one in inner]
     rows_of = np.diff(columns["row_indptr"]).reshape(len(forms), -1).sum(axis=1).astype(np.int64)
     rates = np.repeat(np.array(fastest)[kind], rows_of)
     at_once = np.ones(len(degrees)) if whole else degrees.astype(np.float64)
     gradient = columns["param_bytes"] * (once / (rules.microbatches * rates) if rules.training else 0.0)
+    blocks = [blocks_of([t for t, m in forms if m == k], kind) for k, kind in enumerate(kinds)]
+    ringed = not whole and len(hardware.nodes) > 1
     problem = GroupProblem(
         structure=structure,
         degrees=degrees,
@@ -83,12 +86,7 @@ def lower_groups(graph: Graph, hardware: Hardware, rules: GroupRules) -> Lowered
         row_indptr=columns["row_indptr"].astype(np.int64),
         time_s=columns["time_s"],
         gradient_s=gradient,
-        gradient_share=np.stack(
-            [
-                _gradient_shares(rules, t, replicas, blocks_of([u for u, m in forms if m == k], kinds[k]), inner[k])
-                for t, k in forms
-            ]
-        ),
+        gradient_share=np.stack([_gradient_shares(rules, t, replicas, blocks[k], inner[k]) for t, k in forms]),
         held_bytes=columns["held_bytes"],
         fixed_bytes=columns["fixed_bytes"],
         shared_bytes=columns["shared_bytes"],
@@ -98,6 +96,14 @@ def lower_groups(graph: Graph, hardware: Hardware, rules: GroupRules) -> Lowered
         replicas=replicas,
         microbatches=rules.microbatches,
         memory_bytes=np.array([room_of(kinds[k], rules, t) for t, k in forms]),
+        mixes=mixes,
+        mix_s=np.stack([_mix_seconds(rules, t, mixes, blocks, inner, links.between, ringed) for t, _ in forms]),
+        most_param_bytes=np.array(
+            [
+                [max((one.param_bytes for one in menu.ops[v].get(t, ())), default=0.0) for v in graph.names]
+                for t, _ in forms
+            ]
+        ),
         in_flight={"": "one", "gpipe": "batch"}.get(rules.training, "behind"),
     )
     return LoweredGroups(problem, names, columns["param_bytes"])
@@ -108,6 +114,10 @@ MOST_KINDS = 4
 
 MOST_CELLS = 2_000_000
 """counts of devices of all kinds but one, and of replicas: what is behind a stage is told by these."""
+
+
+MOST_MIXES = 8_000
+"""Numbers of replicas of each kind that stages with mixed replicas may have."""
 
 
 def kinds_of(hardware: Hardware) -> list[Hardware]:
@@ -180,17 +190,47 @@ def _gradient_shares(
     rules: GroupRules, degree: int, replicas: IntArray, blocks: Sequence[int], links: Links
 ) -> FloatArray:
     """Return (q,) e(t, d) over what it is per further replica at the best rate."""
-    n, d = rules.microbatches, replicas.astype(np.float64)
-    passes = {"zero2": 0.5 * (1.0 + n / d), "zero3": 1.5 * n / d}.get(rules.exchange, np.ones_like(d)) * (d - 1.0)
+    passes = _passes(rules, replicas)
     if rules.exchange == "server":
-        return np.asarray(passes)
+        return passes
     count = degree * replicas
-    together = np.ones_like(count)
-    for block in blocks:
-        together[count % block == 0] = block
+    together = _together(count, blocks)
     between = links.between / links.inside if links.inside < np.inf else 1.0
     rate = np.where(together == count, 1.0, np.minimum(1.0, together // degree * between))
     return np.asarray(passes / rate)
+
+
+def _passes(rules: GroupRules, replicas: IntArray) -> FloatArray:
+    """Return how many times as much replicas exchange as two do in a ring once a batch."""
+    n, d = rules.microbatches, replicas.astype(np.float64)
+    each = {"zero2": 0.5 * (1.0 + n / d), "zero3": 1.5 * n / d}.get(rules.exchange, np.ones_like(d))
+    return np.asarray(each * (d - 1.0))
+
+
+def _together(count: IntArray, blocks: Sequence[int]) -> IntArray:
+    """Return the largest block that divides each of some counts of devices."""
+    return np.asarray(np.max([np.where(count % block == 0, block, 1) for block in blocks], axis=0))
+
+
+def _mix_seconds(
+    rules: GroupRules, degree: int, mixes: IntArray, blocks: Sequence[Sequence[int]], inner: Sequence[Links],
+    between: float, ringed: bool,
+) -> FloatArray:  # fmt: skip
+    """Return (x,) seconds of a micro-batch for each byte of parameters that replicas of several kinds exchange.
+
+    A ring by the blocks of the kinds (`blocks`, `inner`), or all at the rate `between` all devices.
+    """
+    d = mixes.sum(axis=1)
+    if not rules.training:
+        return np.zeros(len(mixes))
+    rate = np.full(len(mixes), between)
+    if ringed:
+        members = np.stack([_together(degree * mixes[:, k], blocks[k]) for k in range(len(inner))], axis=1)
+        inside = np.where(mixes > 0, [one.inside for one in inner], np.inf).min(axis=1)
+        least = np.where(mixes > 0, members, np.iinfo(np.int64).max).min(axis=1)
+        rate = np.minimum(inside, np.maximum(least // degree, 1) * between)  # 1: no such form
+    once = 4.0 if rules.exchange == "server" else 2.0
+    return np.asarray(once / (rules.microbatches * rate) * _passes(rules, d) / d)
 
 
 def _forms(menu: Menu, kinds: Sequence[Hardware], asked: int) -> list[tuple[int, int]]:
@@ -223,12 +263,24 @@ def _chain(degrees: list[int]) -> list[int]:
 def _replica_counts(rules: GroupRules, num_devices: int) -> IntArray:
     most, asked, whole = min(rules.microbatches, num_devices), rules.replicas, rules.microbatches
     if not asked:
-        return np.array([d for d in range(1, most + 1) if whole % d == 0], np.int64)
+        return np.array([d for d in range(1, most + 1) if rules.mixed or whole % d == 0], np.int64)
     if whole % asked or asked > most:
         raise RlinitError(
             f"replicas is {asked}; expected a divisor of the {whole} micro-batches, at most {most} (--replicas)"
         )
     return np.array([asked], np.int64)
+
+
+def _mixes(rules: GroupRules, kinds: Sequence[Hardware]) -> IntArray:
+    """Return (x, k) replicas that a stage may have on several kinds of devices."""
+    counts = [range(len(one) + 1) for one in kinds] if rules.mixed else [range(1) for _ in kinds]
+    if math.prod(map(len, counts)) > MOST_MIXES:
+        raise InvalidHardware(
+            f"{' and '.join(str(len(one)) for one in kinds)} devices of several kinds are too many for mixed replicas; "
+            "ask for replicas='auto' (--replicas auto)"
+        )
+    every = np.array(list(product(*counts)), np.int64)
+    return np.asarray(every[((every > 0).sum(axis=1) > 1) & (every.sum(axis=1) <= rules.microbatches)])
 
 
 class Links(NamedTuple):

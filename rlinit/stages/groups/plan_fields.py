@@ -8,7 +8,7 @@ import numpy as np
 
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
-from rlinit.plan import GroupRules, StageUse
+from rlinit.plan import GroupRules, ShareUse, StageUse
 from rlinit.stages.groups.lowering import LoweredGroups, blocks_of, kinds_of
 from rlinit.stages.groups.problem import GroupedStages, group_uses
 
@@ -31,42 +31,51 @@ def group_parts(
     """
     if plan is None:
         return {"groups": rules}
-    problem = lowered.problem
-    degrees = problem.degrees[plan.degree]
-    devices: dict[int, tuple[str, ...]] = {}
+    problem, stages = lowered.problem, range(len(plan.replicas))
+    named: list[dict[int, tuple[str, ...]]] = [{} for _ in stages]
+    counts = plan.degree[:, None] * plan.replicas
     for k, of_kind in enumerate(kinds_of(hardware)):
-        mine = np.flatnonzero(problem.kind[plan.degree] == k)
         blocks = blocks_of(problem.degrees[problem.kind == k].tolist(), of_kind)
-        devices |= _devices(
-            dict(zip(mine.tolist(), (degrees * plan.replicas)[mine].tolist(), strict=True)), blocks, of_kind
-        )
+        for j, names in _devices({j: int(counts[j, k]) for j in stages if counts[j, k]}, blocks, of_kind).items():
+            named[j][k] = names
     structure = problem.structure
     tensor_of = np.repeat(np.arange(structure.num_tensors), np.diff(structure.tensor_indptr))
     made = plan.stage[structure.tensor_src][tensor_of]
     leaves = made != plan.stage[structure.tensor_dst]
     uses = []
-    for j, use in enumerate(group_uses(problem, plan)):
+    for j, own in enumerate(group_uses(problem, plan)):
         inside = np.flatnonzero(plan.stage == j)
         sent = np.unique(tensor_of[leaves & (made == j)])
+        variants = {k: {graph.names[v]: lowered.variants[plan.row[k, v]] for v in inside.tolist()} for k in own}
+        order = sorted(own, key=lambda k: -own[k].time_s)
+        use, devices = own[order[0]], tuple(name for k in order for name in named[j][k])
+        shares = tuple(
+            ShareUse(
+                problem.kinds[k], int(plan.replicas[j, k]), int(plan.taken[j, k]), own[k].time_s, own[k].in_flight,
+                own[k].memory_bytes, variants[k],
+            )
+            for k in order
+        )  # fmt: skip
         uses.append(
             StageUse(
-                device=devices[j][0],
+                device=devices[0],
                 num_ops=len(inside),
                 work_s=use.work_s,
                 in_s=use.in_s,
                 out_s=use.out_s,
                 overflow_s=0.0,
-                param_bytes=float(lowered.param_bytes[plan.row[inside]].sum()),
+                param_bytes=float(lowered.param_bytes[plan.row[order[0], inside]].sum()),
                 off_cache_bytes=0.0,
                 out_bytes=float(structure.tensor_bytes[sent].sum()),
-                replicas=int(plan.replicas[j]),
-                tensor_parallel=int(degrees[j]),
-                devices=devices[j],
-                variants={graph.names[v]: lowered.variants[plan.row[v]] for v in inside.tolist()},
+                replicas=int(plan.replicas[j].sum()),
+                tensor_parallel=int(plan.degree[j]),
+                devices=devices,
+                variants=variants[order[0]],
                 sync_s=use.sync_s,
                 gradient_s=use.gradient_s,
                 in_flight=use.in_flight,
                 held_bytes=use.memory_bytes,
+                shares=shares if len(shares) > 1 else (),
             )
         )
     stage_of = dict(zip(graph.names, plan.stage.tolist(), strict=True))

@@ -34,10 +34,26 @@ Devices may be of several kinds: each stage lies on devices of one of them, and 
 at most those there are. Then nodes, blocks, B and the bandwidth inside a node are those of the kind by itself, and
 tensors between stages go at the slowest link of all. A degree on a kind is a *form* of a stage.
 
+With *mixed* replicas a stage of one degree may have d_k replicas on devices of each kind k, D in all, of which each
+takes n_k whole micro-batches of a batch, where sum of d_k n_k >= N; n_k = N / d is the case above. Every kind has its
+own variants of the stage's ops, and of kind k::
+
+    seconds of a micro-batch  = (sum of time_s + 2 moves(S) + 2 syncs(S)) n_k / N + e(t, D) (sum of param_bytes) / D
+    micro-batches in flight   y = ceil(Y n_k / N), and where a stage has several kinds min(n_k, that + 1)
+    bytes of a device         = sum of held_bytes y + fixed_bytes + shared_bytes max(n_k / N, 1 / D)
+
+The stage takes the seconds of its slowest kind. Y counts the replicas of all kinds from the stage on: as many
+micro-batches are under way there when each replica works on one. Shares can be dealt out so that of the first m
+micro-batches every replica has m n_k / N, give or take less than one (Tijdeman 1980), and so of any Y in a row no more
+than one above the rounded share; a replica begins no forward pass beyond y. With several kinds the parameters that
+are exchanged are the most that a variant of the op has at this degree, for all have to send the same; B is the least
+of the bandwidths inside nodes of these kinds and of b / t times that between all nodes, where b is the least of the
+kinds' blocks for t d_k devices, and with one node the slowest link. On one kind d need not divide N: n = ceil(N / d).
+
 References
 ----------
 Tarnawski et al.: Piper, NeurIPS 2021, section 3. Narayanan et al.: PipeDream, SOSP 2019. Rajbhandari et al.: ZeRO, SC
-2020, section 7, whose volumes these are.
+2020, section 7, whose volumes these are. Tijdeman: The chairman assignment problem, Discrete Mathematics 32, 1980.
 """
 
 from __future__ import annotations
@@ -85,6 +101,10 @@ class GroupProblem:
         N.
     memory_bytes
         (c,) of a device for the ops of a stage of each degree.
+    mixes
+        (x, k) replicas of each kind that a stage on several kinds may have.
+    mix_s, most_param_bytes
+        (c, x) seconds of a micro-batch for each byte that such a stage exchanges, (c, n) which bytes they are.
     in_flight
         ``"behind"``: y counts the replicas from the stage on (1F1B); ``"batch"``: all N / d (GPipe); ``"one"``.
     """
@@ -107,6 +127,9 @@ class GroupProblem:
     replicas: IntArray
     microbatches: int
     memory_bytes: FloatArray
+    mixes: IntArray
+    mix_s: FloatArray
+    most_param_bytes: FloatArray
     in_flight: str = "behind"
 
     @property
@@ -135,32 +158,52 @@ class GroupProblem:
         at = degree * self.num_nodes + v
         return int(self.row_indptr[at]), int(self.row_indptr[at + 1])
 
-    def flying(self, replicas: int, behind: int) -> int:
+    @property
+    def forms(self) -> dict[tuple[int, int], int]:
+        """The form of each degree on each kind."""
+        return {pair: c for c, pair in enumerate(zip(self.degrees.tolist(), self.kind.tolist(), strict=True))}
+
+    def flying(self, taken: int, behind: int, *, mixed: bool = False) -> int:
         """Return y of a stage.
 
         Parameters
         ----------
-        replicas, behind
-            Its replicas, and those of all stages from it on.
+        taken, behind
+            Micro-batches of a batch that a replica takes, and the replicas of all stages from it on.
+        mixed
+            Whether the stage lies on several kinds.
         """
         if self.in_flight == "one":
             return 1
-        return -(-(behind if self.in_flight == "behind" else self.microbatches) // replicas)
+        return min(taken, -(-behind * taken // self.microbatches) + mixed) if self.in_flight == "behind" else taken
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupedStages:
-    """A row of s stages: (n,) stage of each node, (s,) form and replicas, (n,) variant row of each node."""
+    """A row of s stages.
+
+    Parameters
+    ----------
+    stage
+        (n,) of each node.
+    degree
+        (s,) tensor degrees.
+    replicas, taken
+        (s, k) replicas of each kind, and micro-batches of a batch that each of them takes.
+    row
+        (k, n) variant of each node on a kind that its stage has; what others say means nothing.
+    """
 
     stage: IntArray
     degree: IntArray
     replicas: IntArray
+    taken: IntArray
     row: IntArray
 
 
 @dataclass(frozen=True, slots=True)
 class GroupUse:
-    """What a stage does for each micro-batch, all replicas together, and what one of its devices holds.
+    """What replicas of one kind do for each micro-batch, all of them together, and what one of their devices holds.
 
     Seconds are those between two micro-batches: work, tensors that enter and leave, gathers at borders, gradients.
     """
@@ -179,8 +222,8 @@ class GroupUse:
         return self.work_s + self.in_s + self.out_s + self.sync_s + self.gradient_s
 
 
-def group_uses(problem: GroupProblem, plan: GroupedStages) -> list[GroupUse]:
-    """Return what each stage does.
+def group_uses(problem: GroupProblem, plan: GroupedStages) -> list[dict[int, GroupUse]]:
+    """Return what each stage does on each of its kinds.
 
     Parameters
     ----------
@@ -192,29 +235,34 @@ def group_uses(problem: GroupProblem, plan: GroupedStages) -> list[GroupUse]:
     structure, stage = problem.structure, plan.stage
     tensor_of = np.repeat(np.arange(structure.num_tensors), np.diff(structure.tensor_indptr))
     made, read = stage[structure.tensor_src], stage[structure.tensor_dst]
-    uses = []
-    for j in range(len(plan.replicas)):
-        c, d = int(plan.degree[j]), int(plan.replicas[j])
-        share = float(problem.gradient_share[c, int(np.searchsorted(problem.replicas, d))])
-        inside = np.flatnonzero(stage == j)
-        rows = plan.row[inside]
+    uses, forms = list[dict[int, GroupUse]](), problem.forms
+    for j, counts in enumerate(plan.replicas):
+        inside, d, kinds = np.flatnonzero(stage == j), int(counts.sum()), np.flatnonzero(counts).tolist()
         enters = np.unique(tensor_of[(read == j) & (made[tensor_of] != j)])
         leaves = np.unique(tensor_of[(made[tensor_of] == j) & (read != j)])
-        y = problem.flying(d, int(plan.replicas[j:].sum()))
-        uses.append(
-            GroupUse(
-                work_s=float(problem.time_s[rows].sum()) / d,
-                in_s=float(problem.transfer_s[c, enters].sum()) / d,
-                out_s=float(problem.transfer_s[c, leaves].sum()) / d,
-                sync_s=math.fsum(_syncs(problem, int(v), int(row), stage) for v, row in zip(inside, rows, strict=True))
-                / d,
-                gradient_s=float(problem.gradient_s[rows].sum()) * share / d,
+        uses.append({})
+        for k in kinds:
+            c, rows, taken = forms[int(plan.degree[j]), k], plan.row[k, inside], int(plan.taken[j, k])
+            part = taken / problem.microbatches
+            if len(kinds) > 1:
+                mix = int(np.flatnonzero((problem.mixes == counts).all(axis=1))[0])
+                gradient = float(problem.mix_s[c, mix] * problem.most_param_bytes[c, inside].sum())
+            else:
+                share = float(problem.gradient_share[c, int(np.searchsorted(problem.replicas, d))])
+                gradient = float(problem.gradient_s[rows].sum()) * share / d
+            y = problem.flying(taken, int(plan.replicas[j:].sum()), mixed=len(kinds) > 1)
+            syncs = math.fsum(_syncs(problem, int(v), int(row), stage) for v, row in zip(inside, rows, strict=True))
+            uses[j][k] = GroupUse(
+                work_s=float(problem.time_s[rows].sum()) * part,
+                in_s=float(problem.transfer_s[c, enters].sum()) * part,
+                out_s=float(problem.transfer_s[c, leaves].sum()) * part,
+                sync_s=syncs * part,
+                gradient_s=gradient,
                 in_flight=y,
                 memory_bytes=float(problem.held_bytes[rows].sum()) * y
                 + float(problem.fixed_bytes[rows].sum())
-                + float(problem.shared_bytes[rows].sum()) / d,
+                + float(problem.shared_bytes[rows].sum()) * max(part, 1.0 / d),
             )
-        )
     return uses
 
 
@@ -241,14 +289,16 @@ def group_value(problem: GroupProblem, plan: GroupedStages) -> tuple[float]:
     plan
         Stages, none of them empty, in an order that no edge goes against.
     """
-    taken = np.zeros_like(problem.counts)
-    np.add.at(taken, problem.kind[plan.degree], problem.degrees[plan.degree] * plan.replicas)
-    uses = group_uses(problem, plan)
-    rooms = problem.memory_bytes[plan.degree] * CAPACITY_SLACK
-    fits = all(use.memory_bytes <= room for use, room in zip(uses, rooms.tolist(), strict=True))
-    if (taken > problem.counts).any() or plan.replicas.sum() > problem.microbatches or not fits:
+    n, uses, forms = problem.microbatches, group_uses(problem, plan), problem.forms
+    within = (plan.degree @ plan.replicas <= problem.counts).all() and plan.replicas.sum() <= n
+    fits = all(
+        use.memory_bytes <= problem.memory_bytes[forms[t, k]] * CAPACITY_SLACK
+        for t, own in zip(plan.degree.tolist(), uses, strict=True)
+        for k, use in own.items()
+    )
+    if not within or not fits or ((plan.replicas * plan.taken).sum(axis=1) < n).any():
         return (float("inf"),)
-    return (max(use.time_s for use in uses),)
+    return (max(use.time_s for own in uses for use in own.values()),)
 
 
 def least_of_rows(problem: GroupProblem, values: FloatArray) -> tuple[FloatArray, NDArray[np.bool_]]:

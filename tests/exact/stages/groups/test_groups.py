@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any, get_args
 
 import numpy as np
@@ -24,7 +24,7 @@ from rlinit.hardware import Device, Hardware
 from rlinit.menu import Menu
 from rlinit.plan import Exchange, GroupRules
 from rlinit.stages.groups.lowering import lower_groups
-from rlinit.stages.groups.problem import GroupedStages, GroupProblem, group_value
+from rlinit.stages.groups.problem import GroupProblem, group_value
 
 AUTO: dict[str, Any] = {"replicas": "auto", "tensor_parallel": "auto"}
 
@@ -73,31 +73,106 @@ def cluster(devices: int, nodes: int, memory: float, scale: float, kinds: int = 
     return Hardware(tuple(rows), rates, np.full_like(rates, 0.01 * scale))
 
 
-def every_plan(problem: GroupProblem) -> Iterator[GroupedStages]:
-    """Yield every plan: rows of stages of at least one op each, with every degree, replicas and variants."""
-    n, structure = problem.num_nodes, problem.structure
+def least_value(problem: GroupProblem, *, uniform: bool = False) -> float:
+    """Return the least value of all plans, by the definition; inf where none fits.
+
+    Every row of sets of ops, each with every degree, replicas on every kind and shares of a batch, and every variant.
+    """
+    kinds, best = range(len(problem.counts)), math.inf
+    shapes = [
+        (t, mix)
+        for t in np.unique(problem.degrees).tolist()
+        for mix in itertools.product(*(range(count // t + 1) for count in problem.counts.tolist()))
+        if sum(mix)
+        and all(t in problem.degrees[problem.kind == k] for k in kinds if mix[k])
+        and (max(mix) < sum(mix) or sum(mix) in problem.replicas)
+        and (max(mix) == sum(mix) or mix in list(map(tuple, problem.mixes.tolist())))
+    ]
+    seconds = cache(lambda ops, t, mix, behind: stage_seconds(problem, ops, t, mix, behind))
+    by_length: dict[int, list[tuple[tuple[int, tuple[int, ...]], ...]]] = {0: [()]}
+    for length in range(1, problem.num_nodes + 1):
+        by_length[length] = [
+            (*shorter, shape)
+            for shorter in by_length[length - 1]
+            for shape in shapes
+            if (np.sum([t * np.array(mix) for t, mix in (*shorter, shape)], axis=0) <= problem.counts).all()
+            and sum(sum(mix) for _, mix in (*shorter, shape)) <= problem.microbatches
+            and (not uniform or len({(t, sum(mix)) for t, mix in (*shorter, shape)}) == 1)
+        ]
+    for row in rows_of_sets(problem):
+        for chosen in by_length[len(row)]:
+            value, behind = 0.0, 0
+            for ops, (t, mix) in zip(row[::-1], chosen[::-1], strict=True):
+                behind += sum(mix)
+                value = max(value, seconds(ops, t, mix, behind) if value < best else math.inf)
+            best = min(best, value)
+    return best
+
+
+def rows_of_sets(problem: GroupProblem) -> list[tuple[frozenset[int], ...]]:
+    """Return the rows of sets of ops, none of them empty, in which no edge leads to an earlier set."""
+    n, structure, found = problem.num_nodes, problem.structure, []
     source = np.repeat(np.arange(n), np.diff(structure.succ_indptr))
-    for stages in range(1, n + 1):
+    for stages in range(1, min(n, problem.num_devices) + 1):
         for stage in itertools.product(range(stages), repeat=n):
-            if len(set(stage)) < stages or any(
-                stage[u] > stage[v] for u, v in zip(source, structure.succ, strict=True)
-            ):
-                continue
-            ways = list(itertools.product(range(len(problem.degrees)), problem.replicas.tolist()))
-            for chosen in itertools.product(ways, repeat=stages):
-                taken = np.zeros_like(problem.counts)
-                for c, d in chosen:
-                    taken[problem.kind[c]] += problem.degrees[c] * d
-                if (taken > problem.counts).any():
-                    continue
-                rows = [range(*problem.rows(chosen[j][0], v)) for v, j in enumerate(stage)]
-                for row in itertools.product(*rows):
-                    yield GroupedStages(
-                        np.array(stage),
-                        np.array([c for c, _ in chosen]),
-                        np.array([d for _, d in chosen]),
-                        np.array(row),
-                    )
+            backwards = any(stage[u] > stage[v] for u, v in zip(source, structure.succ, strict=True))
+            if len(set(stage)) == stages and not backwards:
+                found.append(tuple(frozenset(v for v in range(n) if stage[v] == j) for j in range(stages)))
+    return found
+
+
+def stage_seconds(problem: GroupProblem, ops: frozenset[int], t: int, mix: tuple[int, ...], behind: int) -> float:
+    """Return the least seconds of a stage of some ops; inf where it fits in no way."""
+    kinds, n, total = [k for k, d in enumerate(mix) if d], problem.microbatches, sum(mix)
+    ways = [share_seconds(problem, ops, problem.forms[t, k], mix, behind) for k in kinds]
+    if len(kinds) == 1:
+        return ways[0][-(-n // total)]
+    best = math.inf
+    for shares in itertools.product(range(1, n + 1), repeat=len(kinds)):
+        if sum(mix[k] * share for k, share in zip(kinds, shares, strict=True)) >= n:
+            best = min(best, max(way[share] for way, share in zip(ways, shares, strict=True)))
+    return best
+
+
+def share_seconds(
+    problem: GroupProblem, ops: frozenset[int], c: int, mix: tuple[int, ...], behind: int
+) -> dict[int, float]:
+    """Return micro-batches of a batch -> the least seconds of a stage on one of its kinds whose replicas take them."""
+    structure, n, total, mixed = problem.structure, problem.microbatches, sum(mix), max(mix) < sum(mix)
+    moves, best = 0.0, dict.fromkeys(range(1, n + 1), math.inf)
+    for x in range(structure.num_tensors):
+        inner = slice(structure.tensor_indptr[x], structure.tensor_indptr[x + 1])
+        readers = set(structure.tensor_dst[inner].tolist())
+        if (int(structure.tensor_src[x]) in ops and readers - ops) or (
+            int(structure.tensor_src[x]) not in ops and readers & ops
+        ):
+            moves += problem.transfer_s[c, x]
+    around = {}
+    for v in ops:
+        near = [
+            *structure.pred[structure.pred_indptr[v] : structure.pred_indptr[v + 1]].tolist(),
+            *structure.succ[structure.succ_indptr[v] : structure.succ_indptr[v + 1]].tolist(),
+        ]
+        for r in range(*problem.rows(c, v)):
+            syncs = problem.sync_s[problem.sync_indptr[r] : problem.sync_indptr[r + 1]].tolist()
+            around[r] = sum(s for u, s in zip(near, syncs, strict=True) if u not in ops)
+    for rows in itertools.product(*(range(*problem.rows(c, v)) for v in sorted(ops))):
+        work, picked = moves + sum(problem.time_s[r] + around[r] for r in rows), list(rows)
+        for share in best:
+            y = {"one": 1, "batch": share, "behind": min(share, math.ceil(behind * share / n) + mixed)}[
+                problem.in_flight
+            ]
+            held = problem.held_bytes[picked].sum() * y + problem.fixed_bytes[picked].sum()
+            held += problem.shared_bytes[picked].sum() * max(share / n, 1 / total)
+            if mixed:
+                at = problem.mixes.tolist().index(list(mix))
+                gradient = problem.mix_s[c, at] * problem.most_param_bytes[c, sorted(ops)].sum()
+            else:
+                gradient = problem.gradient_s[picked].sum() / total
+                gradient *= problem.gradient_share[c, problem.replicas.tolist().index(total)]
+            if held <= problem.memory_bytes[c] * (1 + 1e-12):
+                best[share] = min(best[share], work * share / n + gradient)
+    return best
 
 
 @settings(max_examples=60, deadline=None)
@@ -105,22 +180,22 @@ def every_plan(problem: GroupProblem) -> Iterator[GroupedStages]:
     st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 5), st.sampled_from([1, 2, 4, 6]),
     st.sampled_from(["", "1f1b", "gpipe"]), st.sampled_from([6.0, 15.0, 40.0, math.inf]),
     st.sampled_from([1e-9, 1.0, 1e12]), st.sampled_from(get_args(Exchange)), st.sampled_from([1, 2, 3, 5]),
-    st.sampled_from([0, 6]), st.sampled_from([1, 1, 2, 3]),
+    st.sampled_from([0, 6]), st.sampled_from([1, 2, 2, 3]), st.booleans(),
 )  # fmt: skip
 def test_the_search_is_exact(
     seed: int, n: int, devices: int, microbatches: int, training: str, memory: float, scale: float,
-    exchange: Exchange, nodes: int, spread: int, kinds: int,
+    exchange: Exchange, nodes: int, spread: int, kinds: int, mixed: bool,
 ) -> None:  # fmt: skip
     """Value, or infeasibility, is that of all plans; the bound is one; the checker finds the same value."""
     graph = drawn(seed, n, scale, exchange, spread, kinds)
     hardware = cluster(devices, nodes, memory, scale, kinds)
     taken = graph.extras[0]["note"]["workspace_bytes"]
-    rules = GroupRules(training, microbatches, exchange=exchange, workspace_bytes=taken)
+    rules = GroupRules(training, microbatches, exchange=exchange, workspace_bytes=taken, mixed=mixed)
     try:
         problem = lower_groups(graph, hardware, rules).problem
     except RlinitError:  # no degree divides the devices for some op
         return
-    known = min((group_value(problem, plan)[0] for plan in every_plan(problem)), default=math.inf)
+    known = least_value(problem)
     ideals = ideals_of(problem, Budget())
     assert ideals is not None
     assert area_bound(problem) <= known * (1 + 1e-9)
@@ -129,11 +204,14 @@ def test_the_search_is_exact(
         assert found.status == "infeasible"
         return
     assert found.value is not None
+    assert found.assignment is not None
+    assert group_value(problem, found.assignment) == found.value
     assert found.value[0] == pytest.approx(known, rel=2e-7)
     assert found.bound[0] <= known * (1 + 1e-12)
     assert found.bound[0] >= known * (1 - 2e-7)
     asked: dict[str, Any] = {"training": training or None, "microbatches": microbatches, "recompute": "auto"}
-    plan = rlinit.schedule(graph, hardware, **AUTO, **asked)
+    asked |= {"replicas": "mixed" if mixed else "auto", "tensor_parallel": "auto"}
+    plan = rlinit.schedule(graph, hardware, **asked)
     assert plan.status == "optimal"
     assert plan.value == pytest.approx(known, rel=2e-7)
     assert all(value is None or value >= known * (1 - 1e-9) for value in plan.baselines.values())
@@ -234,6 +312,76 @@ def test_plans_say_which_devices_and_variants(tmp_path: Any) -> None:
     ):
         with pytest.raises(InvalidPlan):
             rlinit.verify(replace(plan, stages=(wrong, *plan.stages[1:])), graph, hardware)
+
+
+def unlike(n: int = 4, **extra: Any) -> tuple[rlinit.Graph, Hardware]:
+    """Return a chain of ops that take 2.5 times as long on three of seven devices, which have less memory as well."""
+    ways = [
+        {"name": "plain", "time_s": {"fast": 4.0, "slow": 10.0}, "param_bytes": 1.0, "held_bytes": 2.0},
+        {"name": "recomputed", "time_s": {"fast": 5.0, "slow": 12.5}, "param_bytes": 1.0, "held_bytes": 0.5},
+    ]
+    ops = [(f"o{v}", {"menu": {1: ways}, **extra}) for v in range(n)]
+    graph = rlinit.Graph.build(ops, [(f"o{v}", f"o{v + 1}", 1.0) for v in range(n - 1)])
+    devices = [Device(f"d{i}", "fast" if i < 4 else "slow", (40.0, 14.0)[i > 3], node=f"n{i > 3}") for i in range(7)]
+    return graph, Hardware.mesh(devices, 100.0)
+
+
+MIXED: dict[str, Any] = {"replicas": "mixed", "training": "1f1b", "microbatches": 26, "recompute": "auto"}
+
+
+def test_mixed_replicas_share_a_batch_as_they_are_fast(tmp_path: Any) -> None:
+    """Devices as fast as 5.2 fast ones take about a 5.2th of the work; the checker refuses every other share."""
+    graph, hardware = unlike()
+    plan = rlinit.schedule(graph, hardware, **MIXED)
+    assert plan.status == "optimal"
+    assert 16.0 / 5.2 <= plan.value < 1.07 * 16.0 / 5.2
+    apart = plan.baselines["one kind a stage"]
+    assert apart is not None
+    assert apart > 1.1 * plan.value
+    (stage,) = plan.stages
+    of = {share.kind: share for share in stage.shares}
+    assert {kind: (share.replicas, share.microbatches) for kind, share in of.items()} == {
+        "fast": (4, 5), "slow": (3, 2)
+    }  # fmt: skip
+    assert of["fast"].in_flight == 3  # two of seven in flight, and one more
+    assert set(of["slow"].variants.values()) == {"plain", "recomputed"}  # all plain would hold 16 bytes of 14
+    assert plan.value == pytest.approx(max(share.time_s for share in stage.shares))
+    assert "4 + 3" in str(plan) or "3 + 4" in str(plan)
+    plan.save(tmp_path / "plan.json")
+    assert rlinit.Plan.load(tmp_path / "plan.json") == plan
+    rlinit.verify(plan, graph, hardware)
+    first, second = stage.shares
+    wrong: list[dict[str, Any]] = [
+        {"shares": (replace(first, **edit), second)}
+        for edit in (
+            {"microbatches": first.microbatches + 1}, {"microbatches": first.microbatches - 1}, {"replicas": 2},
+            {"time_s": 0.9 * first.time_s}, {"in_flight": 1}, {"held_bytes": 0.0}, {"kind": second.kind},
+            {"variants": dict.fromkeys(first.variants, "other")},
+        )
+    ]  # fmt: skip
+    wrong += [{"shares": (second, first)}, {"shares": (first,)}, {"shares": ()}, {"devices": stage.devices[::-1]}]
+    for edit in wrong:
+        with pytest.raises(InvalidPlan):
+            rlinit.verify(replace(plan, stages=(replace(stage, **edit),)), graph, hardware)
+    assert plan.groups is not None
+    with pytest.raises(InvalidPlan):
+        rlinit.verify(replace(plan, groups=replace(plan.groups, mixed=False)), graph, hardware)
+
+
+def test_mixed_replicas_of_one_kind_need_not_divide_a_batch() -> None:
+    """Seven replicas of alike devices take two of 13 micro-batches at most; with auto there are 1 or 13."""
+    graph, hardware = chain(), Hardware.mesh([Device(f"d{i}") for i in range(7)], 1e9)
+    asked: dict[str, Any] = {"tensor_parallel": 1, "training": "1f1b", "microbatches": 13}
+    plan = rlinit.schedule(graph, hardware, replicas="mixed", **asked)
+    assert plan.value == pytest.approx(16.0 * 2 / 13)
+    assert rlinit.schedule(graph, hardware, replicas="auto", **asked).value == pytest.approx(4.0)
+    with pytest.raises(RlinitError, match="uniform"):
+        rlinit.schedule(graph, hardware, replicas="mixed", uniform=True, **asked)
+    with pytest.raises(RlinitError, match="tensor_parallel"):
+        rlinit.schedule(graph, hardware, replicas=1, tensor_parallel="mixed", microbatches=4)  # type: ignore[arg-type]
+    many = [Device(f"d{i}", f"k{i % 2}") for i in range(200)]
+    with pytest.raises(InvalidHardware, match="too many for mixed"):
+        rlinit.schedule(graph, Hardware.mesh(many, 1.0), replicas="mixed", microbatches=200)
 
 
 def test_what_is_asked_for_is_kept() -> None:
