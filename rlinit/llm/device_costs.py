@@ -138,8 +138,8 @@ class DeviceCosts:
         steps = np.diff(np.log(speeds[order]))
         cuts = np.sort([at for at in np.argsort(-steps, kind="stable")[: most - 1].tolist() if steps[at] > 0]) + 1
         kinds = np.array(self._kinds[1])
-        groups = [np.flatnonzero(np.isin(kinds, some)).tolist() for some in np.split(order, cuts.astype(int))]
-        return [[self.devices[at] for at in group] for group in groups]
+        parts = np.split(order, cuts.astype(int))
+        return [[self.devices[at] for at in np.flatnonzero(np.isin(kinds, some)).tolist()] for some in parts]
 
     def part(self, devices: list[int]) -> DeviceCosts:
         """Return the costs of some of the devices.

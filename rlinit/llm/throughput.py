@@ -260,7 +260,7 @@ def _layouts(
             pass  # nothing better is in passes of this length
         elif isinstance(costs, PoolCosts):
             plans += _pooled(costs, fleet, limit_s, seed)
-            best = max(best, *plans, key=_rate)
+            best = max([best, *plans], key=_rate)
         else:
             layout, bound = search(fleet, limit_s, seed, fine=False)
             plans.append(settle(layout.spans))

@@ -97,8 +97,7 @@ def _llama_cpp(counts: Mapping[str, int], names: Mapping[str, str] | None, threa
     moved = [at for at, device in enumerate(where) if device != owners[at]]
     rules = [rf"^blk\.({'|'.join(map(str, moved))})\..*={HOST}"] if moved else []
     rules += [f"^output.*={HOST}"] if where[-1] != owners[-1] else []
-    flags += ["-ot", ",".join(rules)] if rules else []
-    return flags + thread_flags(where, threads)
+    return flags + (["-ot", ",".join(rules)] if rules else []) + thread_flags(where, threads)
 
 
 def thread_flags(where: Sequence[str], threads: int | None) -> list[str]:
