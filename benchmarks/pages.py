@@ -45,6 +45,7 @@ _TITLES = {
     "agent_stages_synthetic": "Agent for stages: synthetic graphs",
     "agent_stages_table1": "Inc-ILP Table I, every graph",
     "agent_placement": "Agent for latency",
+    "agent_inference": "Agent for latency: milliseconds of each step",
     "diviml_table_1": "DIVIML Table I: latency",
     "diviml_table_3": "DIVIML Table III: the split",
     "diviml_table_4": "DIVIML Table IV: throughput, 16 inputs",

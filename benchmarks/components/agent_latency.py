@@ -1,7 +1,9 @@
 """What the latency agent buys on randomly wired networks: against heuristics and searches, and as a start for search.
 
-Run as ``python -m benchmarks.components.agent_latency``. Values are makespans over HEFT's, geometric means, all of the
-same run. None of the networks is part of training: those of the tables have seeds from 0 on.
+Run as ``python -m benchmarks.components.agent_latency [--parts inference placement]``. Values are makespans over
+HEFT's, geometric means, all of the same run. None of the networks is part of training: those of the tables have seeds
+from 0 on. The part ``inference`` is what the agent's steps take on generated graphs of cells on four devices, in
+milliseconds of the processor, the median and the least of 40 calls.
 """
 
 from __future__ import annotations
@@ -14,15 +16,21 @@ from pathlib import Path
 import numpy as np
 
 import rlinit
+from benchmarks.families.generated_placements import measured_network
+from benchmarks.learning.protocol import processor_time
 from benchmarks.record import RESULTS, geometric_mean, print_table, save, save_figure, timed
 from rlinit.agent.latency_selection import load_latency_agent
 from rlinit.agent.network.checkpoint import Checkpoint, load_checkpoint
-from rlinit.agent.placements.agent import LatencyAgent, decode_placement
+from rlinit.agent.placements.agent import FAR, NEAR, LatencyAgent, Lookahead, decode_placement
+from rlinit.agent.placements.features import Observation, observe
+from rlinit.agent.placements.lookahead import play_ahead
 from rlinit.agent.selection import find_checkpoint
 from rlinit.budget import Budget
 from rlinit.datasets.random.randomly_wired import WIRINGS, rwnn
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 from rlinit.heuristics.placements.local_search.search import sweep_placements
+from rlinit.kernels.placements.rollout_arrays import Policy
+from rlinit.kernels.placements.timeline import PARALLEL
 from rlinit.placements.lowering import lower_placement
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan
@@ -31,6 +39,12 @@ SECONDS = (0.1, 0.3, 1.0, 2.0)
 
 _PLACED_PER_S = 80e6
 """Ops that annealing and evolution place in a second here."""
+
+_CALLS = 40
+"""Of each step of the agent that is timed."""
+
+INFERENCE_OPS = (200, 490, 1_000, 2_000)
+"""Ops of the graphs that steps are timed on, about."""
 
 SIZES = ((1, 32), (3, 32), (10, 32), (30, 32), (150, 64))
 """Modules and nodes a module, from graphs as small as those of training to 10,000 ops."""
@@ -71,7 +85,7 @@ def decoded(agent: LatencyAgent, problem: PlacementProblem) -> Placement:
     found = decode_placement(agent, problem)
     if found is None:
         raise SystemExit("the agent placed nothing where there is no limit")
-    return found.placement
+    return found
 
 
 def polished(problem: PlacementProblem, start: Placement | None, moves: int) -> Placement | None:
@@ -163,6 +177,32 @@ def by_size(agent: LatencyAgent, seeds: int) -> list[dict[str, object]]:
     return rows
 
 
+def inference(agent: LatencyAgent) -> list[dict[str, object]]:
+    """Return milliseconds of each step of the agent, by size: median and least."""
+    rows: list[dict[str, object]] = []
+    for size in INFERENCE_OPS:
+        problem = lower_placement(*measured_network(size, seed=1), "latency").problem
+        observed = observe(problem)
+        policy = agent.logits(observed)
+
+        def ahead(how: Lookahead, seen: Observation = observed, says: Policy = policy) -> object:
+            return play_ahead(seen.arrays, says, seen.cost_to_go, how.steps, how.rivals, 1.0, PARALLEL)
+
+        steps: dict[str, Callable[[], object]] = {
+            "features": lambda p=problem: observe(p),  # type: ignore[misc]
+            "network": lambda seen=observed: agent.logits(seen),  # type: ignore[misc]
+            "look far": lambda call=ahead: call(FAR),  # type: ignore[misc]
+            "look near": lambda call=ahead: call(NEAR),  # type: ignore[misc]
+        }
+        row: dict[str, object] = {"ops": problem.num_ops, "devices": problem.num_devices}
+        for name, step in steps.items():
+            step()
+            spent = [1e3 * processor_time(step)[1] for _ in range(_CALLS)]
+            row |= {f"{name} ms": float(np.median(spent)), f"{name} least ms": min(spent)}
+        rows.append(row)
+    return rows
+
+
 def silenced(path: Path) -> LatencyAgent:
     """Return a checkpoint's agent with its last layers set to zero: what an untrained one proposes."""
     checkpoint = load_checkpoint(path)
@@ -211,6 +251,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--checkpoint", default="latency", help="name or path")
     parser.add_argument("--seeds", type=int, default=2, help="networks of each kind")
+    parser.add_argument("--parts", nargs="+", choices=("inference", "placement"), default=("inference", "placement"))
     parser.add_argument("--redraw", action="store_true", help="only draw the recorded data again")
     arguments = parser.parse_args()
     if arguments.redraw:
@@ -220,6 +261,12 @@ def main() -> None:
     if path is None:
         raise SystemExit(f"there is no checkpoint {arguments.checkpoint!r}")
     agent = load_latency_agent(path)
+    if "inference" in arguments.parts:
+        times = inference(agent)
+        print_table("milliseconds of the processor", list(times[0]), (row.values() for row in times))
+        save("agent_inference", times, checkpoint=arguments.checkpoint, calls=_CALLS)
+    if "placement" not in arguments.parts:
+        return
     problems = [problem for _, problem in networks(arguments.seeds)]
     quick = proposals(agent, silenced(path), problems)
     print_table("quick methods", ["method", "over HEFT", "ms"], (row.values() for row in quick))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlinit.agent.network.checkpoint import read_once, shipped
+from rlinit.agent.network.checkpoint import load_checkpoint, read_once, shipped
 from rlinit.agent.placements.agent import LatencyAgent
 from rlinit.agent.selection import named_checkpoint
 from rlinit.errors import CheckpointError
@@ -68,4 +68,4 @@ def load_latency_agent(path: Path) -> LatencyAgent:
     CheckpointError
         The checkpoint is not whole, or not for latency.
     """
-    return LatencyAgent.load(path)
+    return LatencyAgent(load_checkpoint(path, network="oneshot", problem="latency"))

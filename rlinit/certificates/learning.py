@@ -53,7 +53,8 @@ class Learning:
         self.budget = budget
         self.n, self.time = len(clauses.lead), clauses.time
         self.low: dict[Var, int] = defaultdict(int)
-        self.high: dict[Var, int] = defaultdict(lambda: 1, dict.fromkeys(range(self.n), program.longest))
+        # Above what any literal says of a start, so that what it always was is what a clause below says.
+        self.high: dict[Var, int] = defaultdict(lambda: 1, dict.fromkeys(range(self.n), 2 * program.longest))
         self.left = dict(clauses.every)
         self._placed: dict[tuple[Var, bool], int] = defaultdict(lambda: -1)  # the last change of a bound
         self._trail: list[tuple[Var, bool, int, int, Name]] = []

@@ -83,11 +83,13 @@ class Proof(Derivations):
         In units of C.
     budget
         Ends the search.
+    most_depth
+        Decisions above a node of the tree.
     """
 
-    def __init__(self, program: Program, goal: int, budget: Budget) -> None:
+    def __init__(self, program: Program, goal: int, budget: Budget, most_depth: int = _MOST_DEPTH) -> None:
         super().__init__(program, goal)
-        self.budget = budget
+        self.budget, self.most_depth = budget, most_depth
         self.size = max(1, goal)  # what a start or C is a part of, in the linear program
         self.root = _Sum({("low", 0): 1}, 1, 0)
         self._lp, self._fixed = LP(), dict[int, int]()
@@ -123,7 +125,7 @@ class Proof(Derivations):
 
     def _prove(self, fixed: dict[int, int], assumed: dict[int, Key]) -> Key:
         """Return the constraint ``C >= goal`` under assumptions that fix variables; it is derived last."""
-        if self.budget.expired or len(fixed) > _MOST_DEPTH:
+        if self.budget.expired:
             raise _OpenCase
         while True:
             value, dual, point = self._solve(fixed)
@@ -138,6 +140,8 @@ class Proof(Derivations):
             decided = point is not None and self._decided(point)
             if point is None or not self.program.cut(point, decided):
                 break
+        if len(fixed) >= self.most_depth:
+            raise _OpenCase
         branch = self._branch(fixed, value, point, decided)
         sides = []
         for value in (1, 0):
@@ -322,9 +326,12 @@ def prove(plan: Plan, graph: Graph, hardware: Hardware, time_limit_s: float) -> 
 def _proof_of(program: Program, goals: list[int], budget: Budget) -> Derivations:
     """Return a proof of the first goal for which there is one in the time, or of what the root's program says.
 
-    Of latency, a search that learns comes before the tree.
+    Of latency, a search that learns comes before the tree, but behind its root.
     """
     if isinstance(program, LatencyProgram):
+        root = Proof(program.copy(), goals[0], budget, 0)
+        if root.run():
+            return root
         n, d = len(program.start), program.windows.d
         small = n * n * d <= _MOST_PAIRS and (n + 2) * program.longest < _MOST_TIME
         for goal in goals if small else ():

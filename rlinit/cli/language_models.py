@@ -114,6 +114,8 @@ class Llm:
     """Print what vLLM is to be told."""
     llama_cpp: tuple[str, ...] = ()
     """Print llama.cpp's flags, with its names of the devices as NAME=DEVICE, such as rtx3090-0=CUDA0 cpu=CPU."""
+    threads: int | None = None
+    """With --llama-cpp: threads that the host computes with (-t)."""
     json: bool = False
     """Print JSON instead of a table."""
     out: Path | None = None
@@ -131,7 +133,7 @@ def plan_language_model(command: Llm) -> int:
     check_targets(command.out)
     found, limit = _planned(command)
     if isinstance(found, ServingPlan):
-        return _show_layout(found, command.json, command.out)
+        return _show_layout(found, command.json, command.out, command.llama_cpp, command.threads)
     if command.out is not None:
         found.save(command.out)
     if isinstance(found, Plan):
@@ -202,9 +204,15 @@ def _flags(command: Llm, found: LlmPlan) -> list[str]:
         said = to_vllm(found)
         lines.append(" ".join(f"{key}{' ' if key.startswith('-') else '='}{value}" for key, value in said.items()))
     if command.llama_cpp:
-        flags = to_llama_cpp(found, device_places(command.llama_cpp, "--llama-cpp", "rtx3090-0=CUDA0"))
-        lines.append(" ".join(f"'{flag}'" if flag.startswith("^") else flag for flag in flags))
+        flags = to_llama_cpp(
+            found, device_places(command.llama_cpp, "--llama-cpp", "rtx3090-0=CUDA0"), threads=command.threads
+        )
+        lines.append(_line(flags))
     return lines
+
+
+def _line(flags: list[str]) -> str:
+    return " ".join(f"'{flag}'" if flag.startswith("^") else flag for flag in flags)
 
 
 def _named(units: list[str]) -> str:
@@ -309,6 +317,10 @@ class Serve:
     """Seconds of the search."""
     seed: int = 0
     """Of that search."""
+    llama_cpp: tuple[str, ...] = ()
+    """Print llama.cpp's flags of each pipeline, with its names of the devices as NAME=DEVICE."""
+    threads: int | None = None
+    """With --llama-cpp: threads that the host computes with (-t)."""
     json: bool = False
     """Print JSON instead of a table."""
     out: Path | None = None
@@ -325,15 +337,21 @@ def serve_model(command: Serve) -> int:
     """
     check_targets(command.out)
     layout = serve(command.rates, partial=command.partial, time_limit_s=command.time_limit_s, seed=command.seed)
-    return _show_layout(layout, command.json, command.out)
+    return _show_layout(layout, command.json, command.out, command.llama_cpp, command.threads)
 
 
-def _show_layout(layout: ServingPlan, as_json: bool, out: Path | None) -> int:
+def _show_layout(
+    layout: ServingPlan, as_json: bool, out: Path | None, llama_cpp: tuple[str, ...], threads: int | None
+) -> int:
     """Write and print a layout; return the exit code."""
+    pipelines = []
+    if layout.spans and (llama_cpp or threads is not None):
+        names = device_places(llama_cpp, "--llama-cpp", "rtx3090-0=CUDA0")
+        pipelines = layout.to_servers("llama.cpp", names=names, threads=threads)
     if out is not None:
         layout.save(out)
     if as_json:
-        print(json.dumps(layout.to_dict()))
+        print(json.dumps(layout.to_dict() | ({"llama_cpp": pipelines} if pipelines else {})))
     elif not layout.spans:
         print(f"{layout.status.replace('_', ' ')}: {layout.message}")
     else:
@@ -360,6 +378,8 @@ def _show_layout(layout: ServingPlan, as_json: bool, out: Path | None) -> int:
         if layout.paths:
             what = "request" if cut else "token"
             print(f"a {what} takes {format_seconds(layout.latency_s)} along the slowest of {len(layout.paths)} paths")
+        for row in pipelines:
+            print(f"{row['share']:.1%} of the requests: {_line(row['flags'])}")
         for name, value in layout.baselines.items():
             print(f"  {name}: {f'{value:,.4g} tokens a second' if value else 'does not fit'}")
     return EXIT_CODES.get(layout.status, 0)

@@ -125,6 +125,35 @@ class DeviceCosts:
         found = [kinds.setdefault(str(replace(one, name="d", node="", shares="")), len(kinds)) for one in chosen]
         return [chosen[found.index(kind)] for kind in range(len(kinds))], found
 
+    def by_speed(self, most: int) -> list[list[int]]:
+        """Return numbers of the devices by speed, fastest first, in groups that differ most.
+
+        Parameters
+        ----------
+        most
+            Groups at most.
+        """
+        speeds = self.seconds[:, self._reference, 0, self.layers]
+        order = np.argsort(speeds, kind="stable")
+        steps = np.diff(np.log(speeds[order]))
+        cuts = np.sort([at for at in np.argsort(-steps, kind="stable")[: most - 1].tolist() if steps[at] > 0]) + 1
+        kinds = np.array(self._kinds[1])
+        parts = np.split(order, cuts.astype(int))
+        return [[self.devices[at] for at in np.flatnonzero(np.isin(kinds, some)).tolist()] for some in parts]
+
+    def part(self, devices: list[int]) -> DeviceCosts:
+        """Return the costs of some of the devices.
+
+        Parameters
+        ----------
+        devices
+            Their numbers.
+        """
+        part = replace(self, hardware=self.hardware.part(devices))
+        kinds = [self._kinds[1][self.names.index(kind.name)] for kind in part._kinds[0]]
+        vars(part)["seconds"] = self.seconds[kinds]  # what `cached_property` would compute again
+        return part
+
     @cached_property
     def requests(self) -> tuple[tuple[LanguageModel, float], ...]:
         """The model at each request of the mix, one at once, and how many of them there are for each token made."""
@@ -188,8 +217,11 @@ class DeviceCosts:
     @cached_property
     def sizes(self) -> FloatArray:
         """(L,) seconds of each layer, the mean of all kinds."""
-        at = self.batches.index(min(self.batches, key=lambda batch: abs(batch - _REFERENCE)))
-        return np.asarray(self.seconds[:, at, :, 1].mean(axis=0))
+        return np.asarray(self.seconds[:, self._reference, :, 1].mean(axis=0))
+
+    @property
+    def _reference(self) -> int:
+        return self.batches.index(min(self.batches, key=lambda batch: abs(batch - _REFERENCE)))
 
     @cached_property
     def rest(self) -> FloatArray:
@@ -259,10 +291,15 @@ class DeviceCosts:
             seconds.append(np.take_along_axis(self.seconds[kind], rate.argmax(axis=0)[None], 0)[0])
         return self._made(np.array(rates), np.array(seconds))
 
+    @cached_property
+    def network(self) -> Fleet:
+        """All devices, for their links."""
+        return Fleet(self.layers, tuple(self.names), np.ones((len(self.names), self.layers + 1)), self.links)
+
     def held(
         self, spans: Mapping[str, tuple[int, int]], pass_s: float, passed: Mapping[str, float] | None = None
-    ) -> Fleet:
-        """Return devices with spans at the rates that their caches and batches allow in a pass of so long.
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """Return tokens a second of devices that caches and batches allow in a pass of so long, and seconds in each.
 
         Parameters
         ----------
@@ -273,16 +310,15 @@ class DeviceCosts:
         passed
             Tokens a second of each device, for batches that take least and pass those; None: that pass most.
         """
-        rates = np.zeros((len(spans), self.layers, self.layers + 1))
-        seconds = np.zeros_like(rates)
-        for row, (name, (start, end)) in enumerate(spans.items()):
+        rates, seconds = {}, {}
+        for name, (start, end) in spans.items():
             at, held = self.names.index(name), end - start
             times = self.seconds[self._kinds[1][at], :, start, held]
             found = self._rates(times, self.sequences[at, start, held], np.True_, pass_s)
             least = found.max() if passed is None else passed.get(name, 0.0)
             best = int(np.argmin(np.where(found >= least * (1 - 1e-12), times, np.inf)))
-            rates[row, start, 1 : held + 1], seconds[row, start, held] = found[best], times[best]
-        return Fleet(self.layers, tuple(spans), rates, self.links, seconds=seconds, delays=self.delays)
+            rates[name], seconds[name] = float(found[best]), float(times[best])
+        return rates, seconds
 
     def limits(self, max_latency_s: float = math.inf) -> Fleet:
         """Return the devices at rates that none exceeds in a layout whose passes take at most so long.

@@ -10,9 +10,7 @@ from typing import NamedTuple
 from rlinit.devices.runtimes import MICRO_BATCH
 from rlinit.errors import InvalidPlan
 from rlinit.llm.result import LlmPlan
-
-_CPU = "CPU"
-"""What llama.cpp calls the host's memory."""
+from rlinit.llm.serving.servers import HOST, llama_cpp_layers, thread_flags
 
 _EXPERTS = "ffn_(up|down|gate|gate_up)_(ch|)exps"
 """Tensors of routed experts: llama.cpp's own pattern behind ``--n-cpu-moe`` (``common/common.h``); neither router
@@ -103,7 +101,7 @@ def to_vllm(plan: LlmPlan) -> dict[str, str]:
     return flags
 
 
-def to_llama_cpp(plan: LlmPlan, devices: Mapping[str, str]) -> list[str]:
+def to_llama_cpp(plan: LlmPlan, devices: Mapping[str, str], *, threads: int | None = None) -> list[str]:
     """Return the flags of llama.cpp: ``--device``, ``-ngl``, ``-ts``, and where they do not suffice what moves tensors.
 
     llama.cpp puts the first layers on the host, the last ones on its devices in turn, and always keeps the token
@@ -118,33 +116,24 @@ def to_llama_cpp(plan: LlmPlan, devices: Mapping[str, str]) -> list[str]:
         With a split.
     devices
         Name in the plan -> llama.cpp's, such as "CUDA0" (``llama-cli --list-devices``); "CPU" for the host.
+    threads
+        That the host computes with (``-t``); None: llama.cpp's default.
 
     Raises
     ------
     InvalidPlan
-        There is no split, or a device has no name.
+        There is no split, a device has no name, or threads of no host.
     """
     _require_split(plan)
     _refuse_streams(plan, "llama.cpp")
     for span in plan.spans:
         if span.device not in devices:
             raise InvalidPlan(f"device {span.device!r} has no name of llama.cpp; give one such as 'CUDA0'")
-    num_layers = plan.model.architecture.num_layers
     where = [devices[plan.assignment[unit]] for unit in _cache_units(plan)]
     where.append(devices[plan.assignment["head"]])
-    order = list(dict.fromkeys(device for device in where if device != _CPU))
-    if not order:
-        return ["-ngl", "0", *_sizes(plan)]
-    host = next(at for at, device in enumerate(where) if device != _CPU)
-    owners = list(where)
-    for at in range(host, num_layers + 1):  # layers of the host behind a device's belong to it, and are moved by -ot
-        owners[at] = where[at] if where[at] != _CPU else owners[at - 1]
-    if [device for at, device in enumerate(owners[host:]) if not at or device != owners[host + at - 1]] != order:
-        raise InvalidPlan("caches of a device are not in a row, which llama.cpp cannot say; plan with contiguous=True")
-    flags = ["--device", ",".join(order), "-ngl", str(num_layers + 1 - host)]
-    if len(order) > 1:
-        flags += ["-ts", ",".join(str(owners[host:].count(device)) for device in order)]
-    return flags + _overrides(plan, devices, owners) + _sizes(plan)
+    flags, owners = llama_cpp_layers(where)
+    overrides = _overrides(plan, devices, owners) if "--device" in flags else []
+    return flags + overrides + _sizes(plan) + thread_flags([devices[span.device] for span in plan.spans], threads)
 
 
 def _sizes(plan: LlmPlan) -> list[str]:
@@ -185,9 +174,9 @@ def _first_experts_on_host(plan: LlmPlan, devices: Mapping[str, str], mixtures: 
     """Return the number of first layers whose experts are on the host while some attention of theirs is not."""
     first = 0
     for at in mixtures if plan.settings.granularity == "part" else ():
-        if devices[plan.assignment[f"layer{at}.feed_forward"]] != _CPU:
+        if devices[plan.assignment[f"layer{at}.feed_forward"]] != HOST:
             break
-        if devices[plan.assignment[f"layer{at}.attention"]] != _CPU:
+        if devices[plan.assignment[f"layer{at}.attention"]] != HOST:
             first = at + 1
     return first
 

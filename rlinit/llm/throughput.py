@@ -3,15 +3,19 @@
 Devices pass more with larger batches, which take longer, and a cache that is full of sequences under way passes less
 the longer a token takes: rates are made for passes of several lengths, with shares of the pass for each layer and
 without, a layout is found for each, and for its spans the shortest pass. The best is kept.
+
+Fast devices that pass tokens on to slow ones wait for them with their caches full. Layouts are therefore found for
+devices of neighbouring speeds by themselves as well, with passes of their own, and those that serve most side by side.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import chain, combinations, pairwise
+from operator import attrgetter
 
 import numpy as np
 
@@ -42,10 +46,21 @@ _PASSES = 6
 _LONGEST = 64.0
 """Times the shortest pass, beyond which caches hold passes back rather than batches; hops come on top."""
 
-_AROUND = (1.0, 1.6, 0.8, 1.3)
+_AROUND = (1.0, 1.6, 1.05, 0.8, 1.05)
 """Times the pass of the best layout so far: lengths without shares."""
 
+_SPEEDS = 4
+"""Groups of devices by speed, of which neighbours may serve by themselves."""
+
+_FIRST_SHARE = 0.3
+"""Of the time, for all such parts; the rest is for those that serve most side by side, and for all devices as one."""
+
+_FREE_WEIGHT = 4
+"""Of the time of a search without shares, where it is 1 with shares: these mostly find what serves most."""
+
 _NOTHING = ServingPlan("no_solution", 0.0, ServingBound(math.inf), {}, {})
+
+_rate = attrgetter("tokens_per_s")
 
 _SETTLINGS = 12
 """Bisections of the logarithm of a pass: 0.2% of it are left where its limits are 1,000 times apart."""
@@ -103,16 +118,12 @@ def plan_serving(
     return replace(best, status=status, baselines=rules, bounds=bounds, passes=passes)
 
 
-def _rate(plan: ServingPlan) -> float:
-    return plan.tokens_per_s
-
-
 def _best(costs: DeviceCosts, max_latency_s: float | None, time_limit_s: float, seed: int) -> ServingPlan:
     """Return the best layout for passes of any length, with the bound on all of them."""
     latest = math.inf if max_latency_s is None else max_latency_s
     if not latest > 0:
         raise InvalidConfig(f"max_latency_s is {max_latency_s!r}; expected seconds above 0")
-    found = [*_layouts(costs, latest, time_limit_s, seed)]
+    found = _side_by_side(_found(costs, latest, time_limit_s, seed), (math.inf,))
     limits = costs.limits(latest)
     if not found:
         said = "" if latest == math.inf else f" with passes of at most {latest:g} s"
@@ -147,15 +158,75 @@ def frontier(
     devices = Hardware.preset(hardware) if isinstance(hardware, str) else hardware
     front: list[ServingPlan] = []
     costs = DeviceCosts(model, devices, Settings(runtime="vllm"))
-    layouts = _layouts(costs, math.inf, time_limit_s, seed)
+    parts = _found(costs, math.inf, time_limit_s, seed, front=True)
+    layouts = _side_by_side(parts, {plan.latency_s for found in parts.values() for plan in found})
     for plan in sorted(layouts, key=lambda one: (one.latency_s, -one.tokens_per_s)):
         if not front or plan.tokens_per_s > front[-1].tokens_per_s:
             front.append(replace(plan, proof=coverage_bound(costs.limits(plan.latency_s))))
     return tuple(front)
 
 
-def _layouts(costs: DeviceCosts, max_latency_s: float, time_limit_s: float, seed: int) -> Iterator[ServingPlan]:
-    """Yield layouts for passes of each length; those of rules are among them."""
+def _found(
+    costs: DeviceCosts, max_latency_s: float, time_limit_s: float, seed: int, *, front: bool = False
+) -> dict[tuple[int, int], list[ServingPlan]]:
+    """Return layouts of devices of neighbouring speeds: (first group of speeds, the one after the last) -> layouts."""
+    groups = costs.by_speed(1 if isinstance(costs, PoolCosts) else _SPEEDS)
+    spans = [*combinations(range(len(groups) + 1), 2)]
+    parts = {
+        (start, end): costs if end - start == len(groups) else costs.part([*chain.from_iterable(groups[start:end])])
+        for start, end in spans
+    }
+    found: dict[tuple[int, int], list[ServingPlan]] = {span: [] for span in spans}
+    for share in (_FIRST_SHARE, 1.0 - _FIRST_SHARE):
+        total = sum(end - start for start, end in spans)
+        for start, end in spans:
+            limit_s = share * time_limit_s * (end - start) / total
+            found[start, end] += _layouts(parts[start, end], max_latency_s, limit_s, seed, front)
+        spans = sorted({*_most(found, math.inf)[0], (0, len(groups))})
+    return found
+
+
+def _side_by_side(
+    parts: Mapping[tuple[int, int], Sequence[ServingPlan]], latencies: Iterable[float]
+) -> list[ServingPlan]:
+    """Return all layouts of all devices, and for each latency the most that parts serve side by side within it."""
+    found = list(parts[0, max(end for _, end in parts)])
+    for plans in (_most(parts, latency_s)[1] for latency_s in latencies):
+        if plans and plans[0] not in found:
+            found.append(_joined(plans))
+    return found
+
+
+def _most(
+    parts: Mapping[tuple[int, int], Sequence[ServingPlan]], latency_s: float
+) -> tuple[list[tuple[int, int]], list[ServingPlan]]:
+    """Return parts that serve most side by side in passes of at most so long, and their layouts."""
+    best: list[tuple[float, list[tuple[int, int]], list[ServingPlan]]] = [(0.0, [], [])]
+    for end in range(1, 1 + max(end for _, end in parts)):
+        tries = [best[end - 1]]
+        for start in range(end):
+            within = [plan for plan in parts[start, end] if plan.latency_s <= latency_s]
+            if within:
+                rate, spans, plans = best[start]
+                plan = max(within, key=_rate)
+                tries.append((rate + plan.tokens_per_s, [*spans, (start, end)], [*plans, plan]))
+        best.append(max(tries, key=lambda one: one[0]))
+    return best[-1][1], best[-1][2]
+
+
+def _joined(plans: Sequence[ServingPlan]) -> ServingPlan:
+    """Return layouts of different devices as one."""
+    spans = {name: span for plan in plans for name, span in plan.spans.items()}
+    flow = {pair: rate for plan in plans for pair, rate in plan.flow.items()}
+    paths = sorted((path for plan in plans for path in plan.paths), key=lambda path: -path.tokens_per_s)
+    rate = math.fsum(map(_rate, plans))
+    return replace(plans[0], tokens_per_s=rate, spans=spans, flow=flow, paths=tuple(paths), baselines={})
+
+
+def _layouts(
+    costs: DeviceCosts, max_latency_s: float, time_limit_s: float, seed: int, front: bool
+) -> Iterator[ServingPlan]:
+    """Yield layouts for passes of each length, or those that may serve most; layouts of rules are among them."""
     longest = _LONGEST * costs.shortest_pass + 2 * len(costs.devices) * costs.hops.max()
     latest, budget = min(longest, max_latency_s), Budget(time_limit_s)
     lengths = np.unique(np.minimum(np.geomspace(costs.shortest_pass, longest, _PASSES), latest))
@@ -172,21 +243,30 @@ def _layouts(costs: DeviceCosts, max_latency_s: float, time_limit_s: float, seed
 
     rounds = [(float(length), True) for length in lengths if length >= costs.shortest_s * (1 - 1e-12)]
     rounds += [] if isinstance(costs, PoolCosts) else [(factor, False) for factor in _AROUND]
-    for done, (length, shared) in enumerate(rounds):
+    weight = 1 if front else _FREE_WEIGHT
+    left = len(lengths) + weight * len(_AROUND)
+    for length, shared in rounds:
         pass_s = length if shared else min(latest, length * best.latency_s)
+        limit_s = budget.remaining_s * (1 if shared else weight) / left
+        left -= 1 if shared else weight
         fleet = costs.fleet(pass_s, shared=shared)
         if not (fleet.devices and pass_s > 0):
             continue
-        limit_s = budget.remaining_s / (len(rounds) - done)
-        if isinstance(costs, PoolCosts):
-            yield from _pooled(costs, fleet, limit_s, seed)
-            continue
-        rules = {name: settle(spans) for name, spans in _rules(costs, fleet).items()}
-        said = {name: plan.tokens_per_s for name, plan in rules.items()}
-        layout, bound = search(fleet, limit_s, seed, fine=False)
-        plans, paths = [*rules.values(), settle(layout.spans)], _paths(fleet, layout.spans, layout.flow)
-        if paths and shared:
-            plans.append(ServingPlan("feasible", layout.value, bound, layout.spans, layout.flow, paths=paths))
+        plans, said = list[ServingPlan](), dict[str, float]()
+        if not isinstance(costs, PoolCosts):
+            rules = {name: settle(spans) for name, spans in _rules(costs, fleet).items()}
+            plans, said = [*rules.values()], {name: plan.tokens_per_s for name, plan in rules.items()}
+        if (not front or pass_s >= best.latency_s) and coverage_bound(fleet).tokens_per_s <= best.tokens_per_s:
+            pass  # nothing better is in passes of this length
+        elif isinstance(costs, PoolCosts):
+            plans += _pooled(costs, fleet, limit_s, seed)
+            best = max([best, *plans], key=_rate)
+        else:
+            layout, bound = search(fleet, limit_s, seed, fine=False)
+            plans.append(settle(layout.spans))
+            if shared and layout.flow:
+                paths = _paths(fleet.delays, fleet.seconds_of(layout.spans), layout.flow)
+                plans.append(ServingPlan("feasible", layout.value, bound, layout.spans, layout.flow, paths=paths))
         yield from (replace(plan, baselines=said) for plan in plans if plan.tokens_per_s > 0)
 
 
@@ -202,6 +282,18 @@ def _pooled(costs: PoolCosts, fleet: Fleet, time_limit_s: float, seed: int) -> I
 
 
 def _settled(costs: DeviceCosts, spans: Spans, longest_s: float) -> ServingPlan:
+    """Return what spans serve, those that have no path in common with passes of their own; nothing where none is."""
+    best, groups = _in_one_pass(costs, spans, longest_s), list[set[str]]()
+    for path in best.paths:
+        met = [group for group in groups if group.intersection(path.devices)]
+        groups = [group for group in groups if group not in met] + [set(path.devices).union(*met)]
+    if len(groups) > 1:
+        parts = [_in_one_pass(costs, {name: spans[name] for name in group}, longest_s) for group in groups]
+        best = max(best, _joined(parts), key=_rate)
+    return best
+
+
+def _in_one_pass(costs: DeviceCosts, spans: Spans, longest_s: float) -> ServingPlan:
     """Return what spans serve in the shortest pass that their caches and batches allow; nothing where none is.
 
     The shorter a pass, the more of them the caches take; the more a device passes, the larger its batches, and the
@@ -211,11 +303,11 @@ def _settled(costs: DeviceCosts, spans: Spans, longest_s: float) -> ServingPlan:
     low, high = costs.shortest_s, longest_s
     pass_s = high
     for _ in range(_SETTLINGS if spans else 0):
-        value, flow = largest_flow(costs.held(spans, pass_s), spans)
+        value, flow = largest_flow(costs.network, spans, costs.held(spans, pass_s)[0])
         passed: dict[str, float] = {}
         for (_, name), rate in flow.items():
             passed[name] = passed.get(name, 0.0) + rate
-        paths = _paths(costs.held(spans, pass_s, passed), spans, flow)
+        paths = _paths(costs.delays, costs.held(spans, pass_s, passed)[1], flow)
         if max((path.seconds for path in paths), default=math.inf) <= pass_s:
             high = pass_s
             if value > best.tokens_per_s:
@@ -229,18 +321,13 @@ def _settled(costs: DeviceCosts, spans: Spans, longest_s: float) -> ServingPlan:
 
 
 def _paths(
-    fleet: Fleet, spans: Mapping[str, tuple[int, int]], flow: Mapping[tuple[str, str], float]
+    delays: Mapping[tuple[str, str], float], seconds: Mapping[str, float], flow: Mapping[tuple[str, str], float]
 ) -> tuple[Route, ...]:
     """Return the paths that a flow is made of, largest first, each with the seconds that a token takes along it."""
-    assert fleet.seconds is not None
-    index = {name: at for at, name in enumerate(fleet.devices)}
     found = []
     for names, rate in paths_of(flow):
-        seconds = math.fsum(fleet.delays.get(pair, 0.0) for pair in pairwise(names))
-        for name in names:
-            start, end = spans[name]
-            seconds += float(fleet.seconds[index[name], start, end - start])
-        found.append(Route(tuple(names), rate, seconds))
+        hops = [delays.get(pair, 0.0) for pair in pairwise(names)]
+        found.append(Route(tuple(names), rate, math.fsum([*hops, *(seconds[name] for name in names)])))
     return tuple(sorted(found, key=lambda path: -path.tokens_per_s))
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from rlinit.agent.latency_selection import choose_for_latency
-from rlinit.agent.placements.agent import decode_placement, decoding_s
+from rlinit.agent.placements.agent import FAR, NEAR, Lookahead, decode_placement
 from rlinit.arrays import IntArray
 from rlinit.budget import UNLIMITED
 from rlinit.exact.placements.split.batched import solve_split_batched
@@ -42,8 +42,8 @@ _GUARANTEE_SHARE = 0.3
 _LEVELS_SHARE = 0.1
 """Of the time left, what one heuristic may take to count more and more of the sum of tensors."""
 
-_AGENT_S, _AGENT_SHARE = 0.2, 0.2
-"""Seconds that have to be left, and the share of them that the agent may take: else search is ahead of it."""
+_AGENT_SHARE = 0.2
+"""Of the time left, what the agent may take: else search is ahead of it."""
 
 FIRST_MOVES = 30_000
 """Moves of the search before the first bound by linear programs: 10 to 40 ms."""
@@ -253,17 +253,26 @@ def named_start(search: PlacementSearch) -> None:
 def auto_agent(search: PlacementSearch) -> None:
     """Phase 1 by the agent that comes with the package, after the quick heuristics and where there is time for it."""
     before = search.origin
-    agent = choose_for_latency(search.problem, "auto").agent
     left_s = search.incumbent.budget.remaining_s
-    if agent is not None and left_s < max(_AGENT_S, decoding_s(search.problem) / _AGENT_SHARE):
-        search.origin = "no agent: heuristics and search are ahead of it in so short a time"
+    for ahead in (FAR, NEAR):
+        if left_s >= max(ahead.left_s, ahead.seconds(search.problem) / _AGENT_SHARE):
+            learned(search, ahead)
+            break
     else:
-        learned(search)
+        search.origin = "no agent: heuristics and search are ahead of it in so short a time"
     search.origin = f"{before}; {search.origin}"
 
 
-def learned(search: PlacementSearch) -> None:
-    """Phase 1 by a learned agent, or by HEFT where none is chosen or it finds nothing."""
+def learned(search: PlacementSearch, ahead: Lookahead = FAR) -> None:
+    """Phase 1 by a learned agent, or by HEFT where none is chosen or it finds nothing.
+
+    Parameters
+    ----------
+    search
+        The search.
+    ahead
+        How far the agent looks ahead.
+    """
     incumbent = search.incumbent
     if incumbent.finished:
         search.origin = "no agent: done before"
@@ -272,9 +281,9 @@ def learned(search: PlacementSearch) -> None:
     why = choice.reason
     if choice.agent is not None:
         with incumbent.in_phase("agent"):
-            found = decode_placement(choice.agent, search.searched())
+            found = decode_placement(choice.agent, search.searched(), ahead)
             if found is not None:
-                incumbent.offer(found.placement, "agent")
+                incumbent.offer(found, "agent")
                 search.origin = why
                 return
         why = "none of the agent's placements fits"

@@ -148,7 +148,7 @@ _OPENING: Strategy[PlacementSearch] = (
         phases.auto_agent,
         when=(_NO_PLAN, _FREE_AGENT),
         because="over 1 s the primal integral is 30% smaller, the value 1.5% better, and half and 6% where transfers "
-        "exclude each other or block devices; with 0.1 s it is behind (benchmarks.learning.strategy latency-agent); "
+        "exclude each other or block devices; over 0.1 s 8% and 2.5% (benchmarks.learning.strategy latency-agent); "
         "ledger: 0.75 (0.71 to 0.78) on LU, Gauss and FFT",
     ),
 )

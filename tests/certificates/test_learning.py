@@ -97,7 +97,7 @@ def name_rows_at_random(program: LatencyProgram, rng: np.random.Generator) -> No
     n, d = len(program.start), program.windows.d
     for _ in range(20):
         v = int(rng.integers(n))
-        program.level(v, int(rng.integers(1, program.longest + 2)))
+        program.level(v, int(rng.integers(1, 2 * program.longest + 2)))
         i, (start, end) = int(rng.integers(d)), sorted(rng.integers(0, program.longest + 2, 2).tolist())
         ops = [w for w in range(n) if (w, i) in program.share and program.windows.time[w][i] and rng.random() < 0.7]
         most = [min(program.windows.time[w][i], end - start) for w in ops]
@@ -163,3 +163,28 @@ def test_every_schedule_satisfies_the_rows_of_a_proof(first: int) -> None:
         slack = matrix @ np.array(list(points(program, number))).T - np.array([least for _, _, least in rows])[:, None]
         assert slack.min() >= 0, (number, rows[int(slack.min(axis=1).argmin())])
     assert reached >= 8
+
+
+def test_work_may_end_after_all_schedules_do() -> None:
+    """An op may be so slow on one device that a clause of work says of its start what no schedule comes near."""
+    rng = np.random.default_rng([23, 5])
+    ops = [
+        (
+            f"v{v}",
+            {
+                "time_s": {"x": float(rng.integers(1, 6)), "y": float(rng.integers(1, 30))},
+                "out_bytes": float(rng.integers(0, 4)),
+            },
+        )
+        for v in range(12)
+    ]
+    edges = [(f"v{u}", f"v{v}") for u, v in itertools.combinations(range(12), 2) if rng.random() < 1.5 / 12]
+    hardware = rlinit.Hardware((rlinit.Device("x"), rlinit.Device("y")), np.full((2, 2), 2.0), np.zeros((2, 2)), "pair")
+    case = fuzz.Case(23, rlinit.Graph.build(ops, edges), hardware, {"objective": "latency", "transfers": "parallel"})
+    program = LatencyProgram(costs_of(case, 0, (Fraction(0),)), Fraction(31), 1.0)
+    for seconds, refuted in ((31, False), (30, True)):  # 30 is the optimum
+        search = Learning(program.copy(), int(seconds / program.unit), Budget(60.0))
+        assert search.run() == refuted
+    search.clauses.conclude()
+    proven = Proven(search.clauses, {}, Fraction(30), [])
+    assert vipr_checker.check("\n".join(vipr_lines(proven.proof, [], {}))).least == search.clauses.goal

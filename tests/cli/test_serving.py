@@ -25,6 +25,13 @@ def test_a_layout_is_printed_and_written(tmp_path: Path, capsys: pytest.CaptureF
     assert "REFUTED: prices does not refute" in capsys.readouterr().out
     assert main(["serve", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["spans"] == {"a": [0, 2], "b": [2, 3]}
+    flags = ["--llama-cpp", "a=CPU", "b=CUDA0", "--threads", "6"]
+    assert main(["serve", str(path), *flags]) == 0
+    assert "100.0% of the requests: --device CUDA0 -ngl 2 -t 6\n" in capsys.readouterr().out
+    assert main(["serve", str(path), "--json", *flags]) == 0
+    assert json.loads(capsys.readouterr().out)["llama_cpp"][0]["devices"] == ["a", "b"]
+    assert main(["serve", str(path), *flags[:2]]) == 2
+    assert "device 'b' has no name of llama.cpp" in capsys.readouterr().err
 
 
 def test_what_cannot_be_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

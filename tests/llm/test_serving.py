@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from fractions import Fraction
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -206,6 +207,34 @@ def test_what_cannot_be_served_says_what_is_missing() -> None:
     assert "hold 4 layers together, 9 are needed" in plan.message
 
 
+@given(st.integers(0, 2**31))
+def test_the_largest_flow_is_that_of_exact_rates(seed: int) -> None:
+    """What networkx finds on fractions is no more than by rounding; links are kept to, and what comes in goes on."""
+    rng = np.random.default_rng(seed)
+    fleet = fleet_of(
+        seed, int(rng.integers(1, 7)), float(rng.choice([1.0, 1e-9, 1e12])), by_first=bool(rng.integers(2))
+    )
+    fleet = replace(fleet, links={pair: rate * 10.0 ** rng.integers(-9, 9) for pair, rate in fleet.links.items()})
+    spans, ends = {}, {"source": (0, 0), "sink": (LAYERS, LAYERS + 1)}
+    network: nx.DiGraph[Any] = nx.DiGraph()
+    network.add_nodes_from(ends)
+    for at, name in enumerate(fleet.devices):
+        start, end = sorted(rng.choice(LAYERS + 1, 2, replace=False).tolist())
+        spans[name] = start, end
+        network.add_edge((name, 0), (name, 1), capacity=Fraction(fleet.rate(at, start, end)))
+    ends |= spans
+    for (a, b), rate in fleet.links.items():
+        if fleet.follows(ends[a], ends[b]):
+            network.add_edge((a, 1) if a in spans else a, (b, 0) if b in spans else b, capacity=Fraction(rate))
+    value, flow = largest_flow(fleet, spans)
+    most = float(nx.maximum_flow_value(network, "source", "sink"))
+    assert most * (1 - 1e-6) <= value <= most
+    assert all(0 < rate <= fleet.links[pair] for pair, rate in flow.items())
+    for at, name in enumerate(fleet.devices):
+        into, out = (sum(rate for pair, rate in flow.items() if pair[end] == name) for end in (1, 0))
+        assert into == out <= fleet.rate(at, *spans[name])
+
+
 def held_by(server: str, row: dict[str, Any], layers: int) -> dict[str, range]:
     """Return the layers of each device as the server reads them.
 
@@ -252,6 +281,25 @@ def test_servers_run_chains_and_refuse_what_is_none() -> None:
     for server in ("exo", "mlx", "llama.cpp"):
         for row in plan.to_servers(server):  # type: ignore[arg-type]
             assert held_by(server, row, 3) == {name: range(*plan.spans[name]) for name in row["devices"]}
+    names = {"a": "CUDA0", "b": "CPU", "c": "CPU", "d": "CUDA1"}
+    for row in plan.to_servers("llama.cpp", names=names, threads=8):
+        assert row["flags"][-2:] == ["-t", "8"]
+        tensors = [f"blk.{layer}.ffn_{which}.weight" for layer in range(3) for which in ("up", "down", "gate")]
+        where = placed_by_llama_cpp(row["flags"], [*tensors, "output.weight"], 3)
+        for name in row["devices"]:
+            for layer in range(*plan.spans[name]):
+                assert {where[one] for one in tensors if one.startswith(f"blk.{layer}.")} == {names[name]}
+        assert where["output.weight"] == names[row["devices"][-1]]
+    for wrong, threads, said in (
+        (names | {"b": "CUDA0"}, None, "CUDA0 is the name of several devices"),
+        ({"a": "CUDA0"}, None, "has no name of llama.cpp"),
+        (None, 8, "threads is 8"),
+        (names, 0, "threads is 0"),
+    ):
+        with pytest.raises(InvalidPlan, match=said):
+            plan.to_servers("llama.cpp", names=wrong, threads=threads)
+    with pytest.raises(InvalidPlan, match="vllm is told neither names of devices nor threads"):
+        plan.to_servers("vllm", threads=8)
     spans = {"a": (0, 2), "b": (2, 3), "c": (0, 2), "d": (2, 3)}
     apart = {("source", "a"): 1.0, ("source", "c"): 1.0, ("a", "b"): 1.0, ("c", "b"): 1.0, ("b", "sink"): 2.0}
     with pytest.raises(InvalidPlan, match="'b' is not one rank of one pipeline"):

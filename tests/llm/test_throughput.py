@@ -121,6 +121,20 @@ def test_models_that_fit_nowhere_and_settings_that_make_no_sense() -> None:
         llm.plan(MODEL, unlike(), max_latency_s=1.0)  # type: ignore[call-overload]
 
 
+def test_fast_devices_do_not_wait_for_slow_ones() -> None:
+    """Where caches are short, two kinds side by side, each with a pass of its own, serve more than in one row."""
+    model = llm.load(CONFIG, prompt=400, output=112)
+    devices = [
+        Device(f"{kind}{at}", kind, memory, flops_per_s=rate * 1e13, bytes_per_s=rate * 1e11, reserve_bytes=0)
+        for kind, memory, rate in (("fast", 1e9, 20.0), ("slow", 1e9, 0.5)) for at in range(2)
+    ]  # fmt: skip
+    hardware = Hardware.mesh(devices, 1e11)
+    plan = llm.plan(model, hardware, objective="throughput")
+    alone = [llm.plan(model, hardware.part(some), objective="throughput") for some in ([0, 1], [2, 3])]
+    assert plan.tokens_per_s >= sum(one.tokens_per_s for one in alone) * (1 - 1e-9)
+    assert plan.tokens_per_s == pytest.approx(sum(path.tokens_per_s for path in plan.paths))
+
+
 def test_a_plan_from_the_command_line_is_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The layout is written with the rates that its bound is of."""
     config, out = tmp_path / "config.json", tmp_path / "layout.json"

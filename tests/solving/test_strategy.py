@@ -56,12 +56,12 @@ def test_conditions_tell_problems_apart() -> None:
 
 
 def test_the_first_search_comes_before_programs_and_the_agent_only_where_there_is_time() -> None:
-    """`auto` for latency searches before the loads are bounded, and asks no agent for a tenth of a second."""
+    """`auto` for latency searches before the loads are bounded, and asks no agent for a twentieth of a second."""
     names = [phase.name for phase in placements.PLACEMENT_METHODS["auto"]]
     assert names[:4] == ["coarse schedule", "learned agent", "first search", "bound load"]
     graph, hardware = imagenet.load("MobileNetV2", dtype="fp32"), rlinit.Hardware.preset("moirai-inter")
     problem = lower_placement(graph, hardware, "latency").problem
-    for limit_s in (0.1, 60.0):
+    for limit_s in (0.05, 60.0):
         incumbent = for_placement(problem, Budget(limit_s), 0.0, None)
         search = PlacementSearch.of(incumbent, SolveOptions(objective="latency", time_limit_s=limit_s), None)
         auto_agent(search)

@@ -128,8 +128,6 @@ def test_credit_of_choices_takes_the_advantages_place() -> None:
     plain = Choices(torch.zeros(4), torch.zeros(4), of)
     told = Choices(torch.zeros(4), torch.zeros(4), of, torch.tensor([3.0, 0.0, -4.0, 0.0]))
     advantage = np.array([[2.0, -2.0]])
-    assert choice_weights(plain, advantage, normalise=False).tolist() == [2.0, 2.0, -2.0, -2.0]
-    assert choice_weights(plain, advantage, normalise=True).tolist() == [1.0, 1.0, -1.0, -1.0]
-    assert choice_weights(plain, 0.0 * advantage, normalise=True).tolist() == [0.0] * 4
-    assert choice_weights(told, advantage, normalise=False).tolist() == [3.0, 0.0, -4.0, 0.0]
-    assert torch.allclose(choice_weights(told, advantage, normalise=True), torch.tensor([1.2, 0.0, -1.6, 0.0]))
+    assert choice_weights(plain, advantage).tolist() == [1.0, 1.0, -1.0, -1.0]
+    assert choice_weights(plain, 0.0 * advantage).tolist() == [0.0] * 4
+    assert torch.allclose(choice_weights(told, advantage), torch.tensor([1.2, 0.0, -1.6, 0.0]))

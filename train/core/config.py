@@ -62,8 +62,6 @@ class ReinforceConfig:
 
     entropy_weight: float = 0.01
     """Weight of the mean entropy of choices, which keeps the agent exploring."""
-    normalise: bool = True
-    """Divide advantages by their size over the batch."""
 
     def __post_init__(self) -> None:
         require(self.entropy_weight >= 0, "reinforce.entropy_weight", self.entropy_weight, "at least 0")

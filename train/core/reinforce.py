@@ -24,10 +24,10 @@ def shared_advantage(reward: FloatArray) -> FloatArray:
     return np.asarray((reward - reward.mean(axis=1, keepdims=True)) * (samples / (samples - 1)))
 
 
-def choice_weights(choices: Choices, advantage: FloatArray, *, normalise: bool) -> Tensor:
+def choice_weights(choices: Choices, advantage: FloatArray) -> Tensor:
     """Return (C,) how much each choice is to be reinforced: its own credit where the task tells.
 
-    Otherwise every choice has its trajectory's `advantage` (B, S). With `normalise`, they have unit size on average.
+    Otherwise every choice has its trajectory's `advantage` (B, S). Their root mean square is 1; zeros stay zeros.
 
     Parameters
     ----------
@@ -35,13 +35,10 @@ def choice_weights(choices: Choices, advantage: FloatArray, *, normalise: bool) 
         C choices of B * S trajectories.
     advantage
         (B, S) of trajectories.
-    normalise
-        Whether credits or advantages are divided by their root mean square; zeros stay zeros.
     """
     each = torch.from_numpy(advantage.ravel()) if choices.credit is None else choices.credit
     weight = each.to(choices.log_prob.detach())
-    if normalise:
-        weight = weight / weight.square().mean().sqrt().clamp(min=1e-12)
+    weight = weight / weight.square().mean().sqrt().clamp(min=1e-12)
     return weight[choices.trajectory] if choices.credit is None else weight
 
 
@@ -76,7 +73,7 @@ class Reinforce:
             outputs = task.forward(learner.network, batch, learner.device)
         played = task.rollout(learner.network, batch, outputs, samples=self.samples, seed=batch_seed(seed, 1))
         choices = task.choices(learner.network, batch, outputs, played)
-        weight = choice_weights(choices, shared_advantage(played.reward), normalise=self.config.normalise)
+        weight = choice_weights(choices, shared_advantage(played.reward))
         count = max(1, len(weight))
         entropy = choices.entropy.sum() / count
         loss = -(weight * choices.log_prob).sum() / count - self.config.entropy_weight * entropy

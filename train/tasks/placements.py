@@ -30,7 +30,6 @@ from rlinit.agent.placements.features import (
 )
 from rlinit.agent.placements.log_prob import choice_lists, log_probabilities
 from rlinit.arrays import FloatArray
-from rlinit.budget import Budget
 from rlinit.datasets.random.placement_problems import (
     ProblemMix,
     layered_problem,
@@ -38,7 +37,6 @@ from rlinit.datasets.random.placement_problems import (
     real_problems,
     whole_network,
 )
-from rlinit.exact.placements.milp.solve import solve_placement_milp
 from rlinit.kernels.placements.rollout_arrays import Policy, RolloutArrays, RolloutTrace
 from rlinit.kernels.placements.rollouts import play
 from rlinit.placements.arrays import join_problems
@@ -54,9 +52,6 @@ _STRETCH = 6
 
 _VALIDATION_SEED = 1_000
 """Networks of validation have seeds from here on, far below those of training."""
-
-_TINY = 8
-"""Ops of validation problems whose optimum the full program proves, in tenths of a second."""
 
 _REAL_MODELS = ("MobileNetV2", "InceptionV3", "ResNet50", "EfficientNetB0", "DenseNet121")
 """Networks for ImageNet that validation looks at."""
@@ -154,7 +149,7 @@ class PlacementTask:
         return PlacementBatch.of(random_problems(np.random.default_rng([seed, 0]), size, count, self.mix))
 
     def validation(self, *, small: bool) -> Mapping[str, PlacementBatch]:
-        """Return networks of DIVIML's size and larger, layered graphs, a few proven, and real models, all unseen.
+        """Return networks of DIVIML's size, layered graphs, and real models, all unseen.
 
         The best checkpoint is chosen by none but those of `selection`.
         """
@@ -167,7 +162,7 @@ class PlacementTask:
             for seed in seeds
             for wiring, channels, dependence in (kinds[:3] if small else kinds)
         ]
-        sets = {
+        return {
             "rwnn-10x32": PlacementBatch.of(networks),
             "layered-60": PlacementBatch.of([layered_problem(rng, 60) for _ in range(4 if small else 16)]),
             "layered-110, shared links": PlacementBatch.of(
@@ -175,13 +170,6 @@ class PlacementTask:
             ),
             "imagenet": PlacementBatch.of(real_problems(_REAL_MODELS[: 1 if small else None])),
         }
-        tiny = [layered_problem(rng, _TINY) for _ in range(4 if small else 16)]
-        proven = np.array([solve_placement_milp(problem, budget=Budget()).value for problem in tiny], np.float64)
-        sets["layered-8"] = dataclasses.replace(PlacementBatch.of(tiny), optimum=proven, bound=proven)
-        if not small:
-            larger = [whole_network("ws", _VALIDATION_SEED, 2, "weak", modules=30)]
-            sets["rwnn-30x32"] = PlacementBatch.of(larger)
-        return sets
 
     def network(self, seed: int) -> nn.Module:
         """Return a fresh network."""

@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.arrays import Floats, IntArray
+from rlinit.arrays import FloatArray, Floats, IntArray
 from rlinit.kernels.compiled import njit
-
-"""float32 or float64."""
 
 
 @njit(cache=True, nogil=True)
@@ -50,35 +48,62 @@ def mean_max(x: Floats, indptr: IntArray, index: IntArray) -> tuple[Floats, Floa
 
 @njit(cache=True, nogil=True)
 def read_states(
-    x: Floats, pred_indptr: IntArray, pred: IntArray, succ_indptr: IntArray, succ: IntArray, joined: Floats
+    x: Floats,
+    graph: IntArray,
+    pred_indptr: IntArray,
+    pred: IntArray,
+    succ_indptr: IntArray,
+    succ: IntArray,
+    start: int,
+    joined: Floats,
+    total: FloatArray,
 ) -> None:
-    """Write what each node reads: its own state, then mean and maximum of its predecessors' and of its successors'.
+    """Write what nodes read: their own state, then mean and maximum of its predecessors' and of its successors'.
 
     Parameters
     ----------
     x
         (N, h) whole numbers; means are rounded to such.
+    graph
+        (N,) the graph of each node.
     pred_indptr, pred, succ_indptr, succ
         Neighbours, as for `mean_max`.
+    start
+        The node that the first row of `joined` is of.
     joined
-        (N, 5 * h) to be filled; zeros stand for neighbours that there are not.
+        (rows, 5, h) to be filled; zeros stand for neighbours that there are not.
+    total
+        (G, h) to which the states of these nodes are added, graph by graph.
     """
-    n, width = x.shape
-    for v in range(n):
-        joined[v, :width] = x[v]
-        for side in range(2):
-            indptr, index = (pred_indptr, pred) if side == 0 else (succ_indptr, succ)
-            first, last = indptr[v], indptr[v + 1]
-            mean = joined[v, (1 + 2 * side) * width : (2 + 2 * side) * width]
-            most = joined[v, (2 + 2 * side) * width : (3 + 2 * side) * width]
-            for c in range(width):
-                mean[c] = most[c] = x[index[first], c] if first < last else 0.0
-            for e in range(first + 1, last):
-                for c in range(width):
-                    mean[c] += x[index[e], c]
-                    most[c] = max(most[c], x[index[e], c])
-            for c in range(width):
-                mean[c] = np.rint(mean[c] / max(1, last - first))
+    for row in range(len(joined)):
+        v = start + row
+        g = graph[v]
+        for c in range(x.shape[1]):
+            joined[row, 0, c] = x[v, c]
+            total[g, c] += x[v, c]
+        _read_side(x, pred[pred_indptr[v] : pred_indptr[v + 1]], joined, row, 1)
+        _read_side(x, succ[succ_indptr[v] : succ_indptr[v + 1]], joined, row, 3)
+
+
+@njit(cache=True, nogil=True)
+def _read_side(x: Floats, neighbours: IntArray, joined: Floats, row: int, part: int) -> None:
+    """Write mean and maximum over neighbours, from `part` of a row on; unsigned indices let loops be vectorised."""
+    width, count = x.shape[1], len(neighbours)
+    if count == 0:
+        joined[row, part : part + 2] = 0.0
+        return
+    u = np.uint64(neighbours[0])
+    for c in range(width):
+        joined[row, part, c] = joined[row, part + 1, c] = x[u, c]
+    for e in range(1, count):
+        u = np.uint64(neighbours[e])
+        for c in range(width):
+            value = x[u, c]
+            joined[row, part, c] += value
+            joined[row, part + 1, c] = value if value > joined[row, part + 1, c] else joined[row, part + 1, c]
+    if count > 1:
+        for c in range(width):
+            joined[row, part, c] = np.rint(joined[row, part, c] / np.float32(count))
 
 
 @njit(cache=True, nogil=True)

@@ -8,12 +8,14 @@ much coarser than rounding errors; what is equal on the grid is told apart by th
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 
 from rlinit.agent.network.config import OneShotConfig
 from rlinit.agent.network.graph_features import GraphFeatures
@@ -27,15 +29,14 @@ GRID = 1e-6
 
 _NORM_EPSILON = 1e-5
 
-_MOST_PRODUCTS = 2**18
-"""Multiplications up to which OpenBLAS works on one thread (64 x 64 x 64). More threads wait for each other longer than
-these small layers take: 44 instead of 11 ms for 490 ops on a machine in use."""
-
 _BITS = 7
 """Of a weight, beside its sign."""
 
 _EXACT = 2**24
 """Whole numbers up to this, and their sums, are exact in float32."""
+
+_ROWS = 256
+"""Nodes of which is gathered at once what they read: as much as stays in a processor's cache."""
 
 _LEAST_STEP = np.float32(1e-30)
 """Of inputs that are all zero, or nearly."""
@@ -94,7 +95,7 @@ class OneShotWeights:
         bias = self._vectors.get(f"{name}.bias", np.zeros(len(weight), np.float32))
         return _Layer(np.ascontiguousarray(whole.T), step, bias, np.float32(most))
 
-    def whole(self, name: str, x: Floats) -> tuple[Floats, np.float32]:
+    def whole(self, name: str, x: Floats, out: Floats | None = None) -> tuple[Floats, np.float32]:
         """Return inputs x (n, in) of a layer as (whole numbers, what one is worth), both float32.
 
         Parameters
@@ -103,13 +104,15 @@ class OneShotWeights:
             Of the layer.
         x
             (n, in) inputs.
+        out
+            (n, in) float32, where whole numbers are written; may be x. None: a new array.
         """
         top = np.float32(max(x.max(initial=0.0), -x.min(initial=0.0)))
         step = max(top / self._layers[name].most, _LEAST_STEP)
-        y = np.multiply(x, 1 / step, dtype=np.float32)
+        y = np.multiply(x, 1 / step, out=out, dtype=np.float32)
         return np.rint(y, out=y), step
 
-    def product(self, name: str, whole: Floats, step: np.float32) -> Floats:
+    def product(self, name: str, whole: Floats, step: np.float32, out: Floats | None = None) -> Floats:
         """Return (n, out) what a layer makes of whole inputs, float32.
 
         Parameters
@@ -118,27 +121,26 @@ class OneShotWeights:
             Of the layer.
         whole, step
             (n, in) whole numbers, and what one of them is worth; see `whole`.
+        out
+            (n, out) float32 to be filled; None: a new array.
         """
         layer = self._layers[name]
-        y = np.empty((len(whole), layer.weight.shape[1]), np.float32)
-        rows = max(1, _MOST_PRODUCTS // layer.weight.size)
-        for first in range(0, len(whole), rows):
-            np.matmul(whole[first : first + rows], layer.weight, out=y[first : first + rows])
+        y: Floats = np.matmul(whole, layer.weight, out=out)
         y *= layer.step * step
         y += layer.bias
         return y
 
-    def linear(self, name: str, x: Floats) -> Floats:
+    def linear(self, name: str, x: Floats, out: Floats | None = None) -> Floats:
         """Return x (n, in) through a linear layer, (n, out) float32.
 
         Parameters
         ----------
         name
             Of the layer.
-        x
-            (n, in) inputs.
+        x, out
+            (n, in) inputs, and scratch; see `whole`.
         """
-        return self.product(name, *self.whole(name, x))
+        return self.product(name, *self.whole(name, x, out))
 
     def norm(self, name: str, x: Floats) -> Floats:
         """Return x (n, h) through a LayerNorm, float32.
@@ -155,20 +157,40 @@ class OneShotWeights:
         return y
 
 
+@functools.cache
+def _blas() -> ThreadpoolController:
+    """Return what sets the threads of products: on several they wait for each other longer than small layers take."""
+    return ThreadpoolController().select(user_api="blas")
+
+
 @njit(cache=True, nogil=True)
 def _normalise(x: Floats, weight: Floats, bias: Floats, y: Floats) -> None:
-    """Write the LayerNorm of the rows of x (n, h)."""
+    """Write the LayerNorm of the rows of x (n, h); sums are of two halves, which do not wait for each other."""
     n, width = x.shape
+    half = width // 2
     for v in range(n):
-        total, square = 0.0, 0.0
+        total, square, other, other_square = 0.0, 0.0, 0.0, 0.0
+        for c in range(half):
+            one, two = np.float64(x[v, c]), np.float64(x[v, c + half])
+            total, other, square, other_square = total + one, other + two, square + one * one, other_square + two * two
+        if 2 * half < width:
+            total, square = total + x[v, -1], square + np.float64(x[v, -1]) ** 2
+        mean = (total + other) / width
+        variance = max(0.0, (square + other_square) / width - mean * mean)
+        less, share = np.float32(mean), np.float32(1.0 / np.sqrt(variance + _NORM_EPSILON))
         for c in range(width):
-            total += np.float64(x[v, c])
-        mean = total / width
-        for c in range(width):
-            square += (np.float64(x[v, c]) - mean) ** 2
-        share = np.float32(1.0 / np.sqrt(square / width + _NORM_EPSILON))
-        for c in range(width):
-            y[v, c] = (x[v, c] - np.float32(mean)) * share * weight[c] + bias[c]
+            y[v, c] = (x[v, c] - less) * share * weight[c] + bias[c]
+
+
+@njit(cache=True, nogil=True)
+def _rectify_pairs(x: Floats, node: Floats, device: Floats) -> None:
+    """Add to each row of x (n * d, h) that of its node (n, h) and that of its device (d, h), and cut off below 0."""
+    d, width = device.shape
+    for v in range(len(node)):
+        for i in range(d):
+            for c in range(width):
+                total = (x[v * d + i, c] + node[v, c]) + device[i, c]
+                x[v * d + i, c] = total if total > np.float32(0.0) else np.float32(0.0)
 
 
 def weight_shapes(config: OneShotConfig) -> dict[str, tuple[int, ...]]:
@@ -219,12 +241,13 @@ def infer(weights: OneShotWeights, features: GraphFeatures) -> tuple[FloatArray,
     features
         Of N nodes and, for placements, P pairs of op and device.
     """
-    states = _node_states(weights, features)
-    key = weights.linear("key_out", _relu(weights.linear("key_hidden", states)))[:, 0]
-    keys = _on_grid(features.base_key + key)
-    if weights.config.problem == "stages":
-        return keys, np.zeros((0, 2))
-    return keys, _on_grid(_device_scores(weights, features, states))
+    with _blas().limit(limits=1):
+        states = _node_states(weights, features)
+        key = weights.linear("key_out", _relu(weights.linear("key_hidden", states)))[:, 0]
+        keys = _on_grid(features.base_key + key)
+        if weights.config.problem == "stages":
+            return keys, np.zeros((0, 2))
+        return keys, _on_grid(_device_scores(weights, features, states))
 
 
 def _node_states(weights: OneShotWeights, features: GraphFeatures) -> Floats:
@@ -232,15 +255,19 @@ def _node_states(weights: OneShotWeights, features: GraphFeatures) -> Floats:
     h = weights.linear("encoder.embed", features.node)
     graph, width = features.graph_of_node, weights.config.hidden
     size = np.maximum(np.diff(features.ptr), 1)[:, None]
-    joined = np.empty((len(h), 5 * width), np.float32)  # one for all layers: fresh pages take as long as the products
+    read, joined = np.empty((len(h), width), np.float32), np.empty((min(_ROWS, len(h)), 5, width), np.float32)
+    neighbours = features.pred_indptr, features.pred, features.succ_indptr, features.succ
     for i in range(weights.config.layers):
         name = f"encoder.layers.{i}"
-        x, step = weights.whole(f"{name}.read", weights.norm(f"{name}.norm", h))
-        read_states(x, features.pred_indptr, features.pred, features.succ_indptr, features.succ, joined)
-        read = weights.product(f"{name}.read", joined, step)
-        mean_all = np.add.reduceat(x, features.ptr[:-1], axis=0, dtype=np.float64) * float(step) / size
-        read += weights.linear(f"{name}.context", mean_all)[graph]
-        h += weights.linear(f"{name}.write", _relu(read))
+        normed = weights.norm(f"{name}.norm", h)
+        x, step = weights.whole(f"{name}.read", normed, normed)
+        total = np.zeros((features.num_graphs, width))
+        for first in range(0, len(h), _ROWS):
+            part = joined[: len(h) - first]
+            read_states(x, graph, *neighbours, first, part, total)
+            weights.product(f"{name}.read", part.reshape(len(part), -1), step, read[first : first + _ROWS])
+        read += weights.linear(f"{name}.context", total * float(step) / size)[graph]
+        h += weights.linear(f"{name}.write", _relu(read), read)
     return weights.norm("encoder.norm", h)
 
 
@@ -261,10 +288,10 @@ def _device_scores(weights: OneShotWeights, features: GraphFeatures, states: Flo
         weight = query[own] @ key[here].T / np.sqrt(states.shape[1]) + bias[pairs].reshape(shape)
         weight = np.exp(weight - weight.max(axis=1, keepdims=True))
         context = weight / weight.sum(axis=1, keepdims=True) @ value[here]
-        hidden = weights.linear("devices.pair", features.pair[pairs]).reshape(*shape, -1)
-        hidden += weights.linear("devices.node", np.concatenate([states[own], context], axis=1))[:, None]
-        hidden += about_device[here]
-        scores[pairs] = weights.linear("devices.out", _relu(hidden.reshape(-1, states.shape[1])))
+        hidden = weights.linear("devices.pair", features.pair[pairs])
+        about = weights.linear("devices.node", np.concatenate([states[own], context], axis=1, dtype=np.float32))
+        _rectify_pairs(hidden, about, about_device[here])
+        scores[pairs] = weights.linear("devices.out", hidden, hidden)
     return scores
 
 

@@ -6,36 +6,23 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
+from rlinit.kernels.placements.rollout_arrays import RolloutArrays
 
 
 @njit(cache=True, nogil=True)
-def optimistic_costs(
-    order: IntArray,
-    time_s: FloatArray,
-    tensor_bytes: FloatArray,
-    s_per_byte: FloatArray,
-    delay_s: FloatArray,
-    succ_indptr: IntArray,
-    succ: IntArray,
-) -> FloatArray:
+def optimistic_costs(a: RolloutArrays, order: IntArray, time_s: FloatArray) -> FloatArray:
     """Return (n, d) the longest way from the end of op v on device i to the end of all, were no device ever busy.
 
     ``inf`` where some successor is out of reach.
 
     Parameters
     ----------
+    a
+        One problem.
     order
         (n,) a topological order.
     time_s
         (n, d) seconds of each op on each device, inf where it may not run.
-    tensor_bytes
-        (n,) bytes of each op's output.
-    s_per_byte
-        (d, d) seconds a byte takes from one device to another.
-    delay_s
-        (d, d) seconds before the first byte arrives.
-    succ_indptr, succ
-        Successors of op v: ``succ[succ_indptr[v]:succ_indptr[v + 1]]``.
 
     References
     ----------
@@ -46,72 +33,113 @@ def optimistic_costs(
     cost = np.zeros((n, d))
     for k in range(n - 1, -1, -1):
         v = order[k]
-        for q in range(succ_indptr[v], succ_indptr[v + 1]):
-            w = succ[q]
+        for q in range(a.succ_indptr[v], a.succ_indptr[v + 1]):
+            w = a.succ[q]
             for i in range(d):
                 least = np.inf
                 for j in range(d):
                     after = time_s[w, j] + cost[w, j]
                     if j != i:
-                        after += delay_s[i, j] + tensor_bytes[v] * s_per_byte[i, j]
+                        after += a.delay[i * d + j] + a.tensor[v] * a.s_per_byte[i * d + j]
                     least = min(least, after)
                 cost[v, i] = max(cost[v, i], least)
     return cost
 
 
 @njit(cache=True, nogil=True)
-def least_paths(
-    order: IntArray, least_s: FloatArray, pred_indptr: IntArray, pred: IntArray, succ_indptr: IntArray, succ: IntArray
-) -> FloatArray:
+def least_paths(a: RolloutArrays, order: IntArray, least_s: FloatArray) -> FloatArray:
     """Return (n,) the longest path through each op, every op counted with its least time, transfers not at all.
 
     Parameters
     ----------
+    a
+        One problem.
     order
         (n,) a topological order.
     least_s
         (n,) least seconds of each op on any device.
-    pred_indptr, pred
-        Predecessors of op v: ``pred[pred_indptr[v]:pred_indptr[v + 1]]``.
-    succ_indptr, succ
-        Successors, in the same form.
     """
     n = len(least_s)
     down, up = np.zeros(n), np.zeros(n)
     for k in range(n):
         v = order[k]
-        for q in range(pred_indptr[v], pred_indptr[v + 1]):
-            down[v] = max(down[v], down[pred[q]] + least_s[pred[q]])
+        for q in range(a.pred_indptr[v], a.pred_indptr[v + 1]):
+            down[v] = max(down[v], down[a.pred[q]] + least_s[a.pred[q]])
     for k in range(n - 1, -1, -1):
         v = order[k]
-        for q in range(succ_indptr[v], succ_indptr[v + 1]):
-            up[v] = max(up[v], up[succ[q]])
+        for q in range(a.succ_indptr[v], a.succ_indptr[v + 1]):
+            up[v] = max(up[v], up[a.succ[q]])
         up[v] += least_s[v]
     return down + up
 
 
-@njit(cache=True, nogil=True)
-def busy_shares(device: IntArray, start: FloatArray, end: FloatArray, reach: float, num_devices: int) -> FloatArray:
-    """Return (n, d, 2) how busy each device is in the time `reach` before each op starts, and after it ends.
+MOST = 6.0
+"""Features are cut off here; also what stands for an infinite one."""
 
-    Shares from 0 to 1 of a schedule (device, start, end); 1 where `reach` is 0.
+
+@njit(cache=True, nogil=True)
+def pair_features(
+    a: RolloutArrays,
+    seconds: FloatArray,
+    after: FloatArray,
+    late: FloatArray,
+    device: IntArray,
+    start: FloatArray,
+    reach: float,
+    pair: FloatArray,
+) -> None:
+    """Write the features of pairs of op and device.
+
+    In order: seconds over the op's least, seconds, whether it may run, excess of the way that remains, lateness, if
+    the schedule has it there, how busy the device is before and after it, shares of producers and consumers there.
 
     Parameters
     ----------
-    device
-        (n,) device of each op.
-    start, end
-        (n,) seconds at which each op starts and ends.
+    a
+        One problem.
+    seconds, after, late
+        (n, d) seconds of ops, `optimistic_costs`, and how much later than the earliest each would end, in typical ops.
+    device, start
+        (n,) of a schedule.
     reach
-        Seconds to look back and ahead.
-    num_devices
-        d.
+        Typical ops before an op starts, and after it ends, in which devices' business is looked at.
+    pair
+        (n, d, 10), zero, to be filled.
     """
-    n = len(device)
-    shares = np.ones((n, num_devices, 2))
-    if reach <= 0.0:
-        return shares
-    for i in range(num_devices):
+    n, d, scale = *seconds.shape, a.scale[0]
+    end = np.empty(n)
+    for v in range(n):
+        own = seconds[v, device[v]]
+        end[v] = start[v] + (own if own < np.inf else 0.0)
+    _busy_shares(device, start, end, reach * scale, pair)
+    for v in range(n):
+        least, shortest = seconds[v].min(), after[v].min()
+        floor = least if least > 0.0 else scale * 1e-3
+        for i in range(d):
+            if seconds[v, i] != least:
+                pair[v, i, 0] = squashed(seconds[v, i] / floor - 1.0)
+            pair[v, i, 1] = squashed(seconds[v, i] / scale)
+            pair[v, i, 2] = seconds[v, i] < np.inf
+            pair[v, i, 3] = squashed((after[v, i] - (shortest if shortest < np.inf else 0.0)) / scale)
+            pair[v, i, 4] = squashed(late[v, i])
+        pair[v, device[v], 5] = 1.0
+        for q in range(a.pred_indptr[v], a.pred_indptr[v + 1]):
+            pair[v, device[a.pred[q]], 8] += 1.0 / (a.pred_indptr[v + 1] - a.pred_indptr[v])
+        for q in range(a.succ_indptr[v], a.succ_indptr[v + 1]):
+            pair[v, device[a.succ[q]], 9] += 1.0 / (a.succ_indptr[v + 1] - a.succ_indptr[v])
+
+
+@njit(cache=True, nogil=True, inline="always")
+def squashed(x: float) -> float:
+    """Return log(1 + x) of a non-negative number, cut off; infinite ones too."""
+    return float(min(np.log1p(max(x, 0.0)), MOST))
+
+
+@njit(cache=True, nogil=True)
+def _busy_shares(device: IntArray, start: FloatArray, end: FloatArray, reach: float, pair: FloatArray) -> None:
+    """Write columns 6 and 7 of pairs, from 0 to 1."""
+    n, d = pair.shape[:2]
+    for i in range(d):
         ops = np.flatnonzero(device == i)
         ops = ops[np.argsort(start[ops])]
         begins, overs = start[ops], end[ops]
@@ -121,37 +149,78 @@ def busy_shares(device: IntArray, start: FloatArray, end: FloatArray, reach: flo
         for v in range(n):
             before = _work_until(start[v], begins, work) - _work_until(start[v] - reach, begins, work)
             after = _work_until(end[v] + reach, begins, work) - _work_until(end[v], begins, work)
-            shares[v, i, 0] = before / reach
-            shares[v, i, 1] = after / reach
-    return shares
+            pair[v, i, 6] = before / reach
+            pair[v, i, 7] = after / reach
 
 
 @njit(cache=True, nogil=True)
 def _work_until(moment: float, begins: FloatArray, work: FloatArray) -> float:
     """Return the seconds a device works before a moment; `work` sums up its ops, which begin at `begins`."""
-    k = np.searchsorted(begins, moment)
-    if k == 0:
+    low, high = 0, len(begins)
+    while low < high:
+        middle = (low + high) // 2
+        if begins[middle] < moment:
+            low = middle + 1
+        else:
+            high = middle
+    if low == 0:
         return 0.0
-    done: float = min(work[k], work[k - 1] + moment - begins[k - 1])
+    done: float = min(work[low], work[low - 1] + moment - begins[low - 1])
     return done
 
 
 @njit(cache=True, nogil=True)
-def neighbour_shares(device: IntArray, indptr: IntArray, index: IntArray, num_devices: int) -> FloatArray:
-    """Return (n, d) the share of each op's neighbours on each device, 0 where it has none.
+def node_features(
+    a: RolloutArrays,
+    seconds: FloatArray,
+    moved: FloatArray,
+    path: FloatArray,
+    slack: FloatArray,
+    device: IntArray,
+    start: FloatArray,
+    pair: FloatArray,
+    fastest: IntArray,
+    node: FloatArray,
+) -> None:
+    """Write an op's own features, then those of its pairs with the fastest devices.
+
+    In order: least and mean seconds, seconds to move its output, how much shorter the longest path through it is than
+    that of all, slack, producers, consumers, whether there are none of each, and how long it waits once all it reads
+    has been made.
 
     Parameters
     ----------
-    device
-        (n,) device of each op.
-    indptr, index
-        Neighbours of op v: ``index[indptr[v]:indptr[v + 1]]``.
-    num_devices
-        d.
+    a
+        One problem.
+    seconds
+        (n, d) seconds of ops, inf where they may not run.
+    moved, path, slack
+        (n,) in seconds.
+    device, start
+        (n,) of a schedule.
+    pair, fastest
+        From `pair_features`, and the devices of which nodes see pairs.
+    node
+        (n, 10 + len(slots) * 10), zero, to be filled.
     """
-    n = len(device)
-    shares = np.zeros((n, num_devices))
-    for v in range(n):
-        for q in range(indptr[v], indptr[v + 1]):
-            shares[v, device[index[q]]] += 1.0 / (indptr[v + 1] - indptr[v])
-    return shares
+    longest, scale = path.max(), a.scale[0]
+    for v in range(len(seconds)):
+        total, able, least, latest = 0.0, 0, np.inf, 0.0
+        for own in seconds[v]:
+            if own < np.inf:
+                total, able, least = total + own, able + 1, min(least, own)
+        first, last = a.pred_indptr[v], a.pred_indptr[v + 1]
+        for q in range(first, last):
+            took = seconds[a.pred[q], device[a.pred[q]]]
+            latest = max(latest, start[a.pred[q]] + (took if took < np.inf else 0.0))
+        node[v, 0] = squashed((least if able else 0.0) / scale)
+        node[v, 1] = squashed(total / max(able, 1) / scale)
+        node[v, 2], node[v, 3] = squashed(moved[v] / scale), squashed((longest - path[v]) / scale)
+        node[v, 4], node[v, 5] = squashed(slack[v] / scale), squashed(last - first)
+        consumers = a.succ_indptr[v + 1] - a.succ_indptr[v]
+        node[v, 6], node[v, 7], node[v, 8] = squashed(consumers), first == last, consumers == 0
+        if first < last:
+            node[v, 9] = squashed((start[v] - latest) / scale)
+        for k in range(len(fastest)):
+            for f in range(10):
+                node[v, 10 * (k + 1) + f] = pair[v, fastest[k], f]

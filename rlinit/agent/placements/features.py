@@ -14,12 +14,12 @@ import numpy as np
 
 from rlinit.agent.network.graph_features import GraphFeatures
 from rlinit.agent.network.oneshot_numpy import GRID
-from rlinit.agent.placements.feature_kernel import busy_shares, least_paths, neighbour_shares, optimistic_costs
+from rlinit.agent.placements.feature_kernel import MOST, least_paths, node_features, optimistic_costs, pair_features
 from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.heuristics.placements.local_search.window_annealing import add_tails
 from rlinit.kernels.placements.rollout_arrays import Policy, RolloutArrays
 from rlinit.kernels.placements.rollouts import play
-from rlinit.placements.arrays import rollout_arrays
+from rlinit.placements.arrays import mean_transfer_s, rollout_arrays
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import placement_of, run_placement, timeline_arrays
 
@@ -37,9 +37,6 @@ _SLOTS = 4
 
 _REACH = 4.0
 """Typical ops before and after an op in which devices' business is looked at."""
-
-_MOST = 6.0
-"""Features are cut off here; also what stands for an infinite one."""
 
 _OWN = 10
 PAIR_FEATURES = 10
@@ -97,18 +94,11 @@ def observe(problem: PlacementProblem) -> Observation:
     if value < np.inf:
         start, value = under_rule(problem, device, start, value)
     seconds = np.where(arrays.allowed.reshape(n, d), problem.op_time_s, np.inf)
-    after = optimistic_costs(
-        problem.order,
-        seconds,
-        problem.tensor_bytes,
-        problem.s_per_byte,
-        problem.delay_s,
-        problem.succ_indptr,
-        problem.succ,
-    )
-    pair = _pairs(problem, seconds, device, start, after, late, scale)
+    after = optimistic_costs(arrays, problem.order, seconds)
+    pair = np.zeros((n, d, PAIR_FEATURES))
+    pair_features(arrays, seconds, after, late, device, start, _REACH, pair)
     features = GraphFeatures(
-        node=_nodes(problem, device, start, pair, scale),
+        node=_nodes(problem, arrays, device, start, pair),
         pred_indptr=problem.pred_indptr,
         pred=problem.pred,
         succ_indptr=problem.succ_indptr,
@@ -150,92 +140,22 @@ def late_weights(log_factor: FloatArray) -> FloatArray:
     return y
 
 
-def _squash(x: FloatArray) -> FloatArray:
-    """Return log(1 + x) of non-negative x, cut off; infinite ones too."""
-    y: FloatArray = np.minimum(np.log1p(np.maximum(x, 0.0)), _MOST)
-    return y
-
-
-def _excess(x: FloatArray) -> FloatArray:
-    """Return (n, d) rows less their least finite entry; rows without any are zero."""
-    least = x.min(axis=1, keepdims=True)
-    y: FloatArray = x - np.where(np.isfinite(least), least, 0.0)
-    return y
-
-
-def _pairs(
-    problem: PlacementProblem,
-    seconds: FloatArray,
-    device: IntArray,
-    start: FloatArray,
-    after: FloatArray,
-    late: FloatArray,
-    scale: float,
-) -> FloatArray:
-    """Return (n, d, PAIR_FEATURES)."""
-    n, d = problem.num_ops, problem.num_devices
-    least = seconds.min(axis=1, keepdims=True)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where(seconds == least, 1.0, seconds / np.where(least > 0, least, scale * 1e-3))
-    end = start + np.where(np.isfinite(seconds), seconds, 0.0)[np.arange(n), device]
-    busy = busy_shares(device, start, end, _REACH * scale, d)
-    return np.stack(
-        [
-            _squash(ratio - 1.0),
-            _squash(seconds / scale),
-            np.isfinite(seconds).astype(np.float64),
-            _squash(_excess(after) / scale),
-            _squash(late),
-            (device[:, None] == np.arange(d)).astype(np.float64),
-            busy[:, :, 0],
-            busy[:, :, 1],
-            neighbour_shares(device, problem.pred_indptr, problem.pred, d),
-            neighbour_shares(device, problem.succ_indptr, problem.succ, d),
-        ],
-        axis=2,
-    )
-
-
 def _nodes(
-    problem: PlacementProblem, device: IntArray, start: FloatArray, pair: FloatArray, scale: float
+    problem: PlacementProblem, arrays: RolloutArrays, device: IntArray, start: FloatArray, pair: FloatArray
 ) -> FloatArray:
-    """Return (n, NODE_FEATURES): an op's own features, then those of its pairs with the fastest devices."""
-    n, d = problem.num_ops, problem.num_devices
+    """Return (n, NODE_FEATURES)."""
     seconds = problem.op_time_s
-    runs = np.isfinite(seconds)
-    usable = np.where(runs, seconds, 0.0)
-    mean = usable.sum(axis=1) / np.maximum(runs.sum(axis=1), 1)
-    least = np.where(runs.any(axis=1), seconds.min(axis=1), 0.0)
-    path = least_paths(problem.order, least, problem.pred_indptr, problem.pred, problem.succ_indptr, problem.succ)
-    linked = ~np.eye(d, dtype=bool) & np.isfinite(problem.delay_s)
-    moved = np.zeros(n)
-    if linked.any():
-        moved = problem.delay_s[linked].mean() + problem.tensor_bytes * problem.s_per_byte[linked].mean()
-    in_degree, out_degree = np.diff(problem.pred_indptr), np.diff(problem.succ_indptr)
-    own = np.stack(
-        [
-            _squash(least / scale),
-            _squash(mean / scale),
-            _squash(moved / scale),
-            _squash((path.max() - path) / scale),
-            _squash(_slack(problem, device, start, usable) / scale),
-            _squash(in_degree.astype(np.float64)),
-            _squash(out_degree.astype(np.float64)),
-            (in_degree == 0).astype(np.float64),
-            (out_degree == 0).astype(np.float64),
-            _squash(_waiting(problem, device, start, usable) / scale),
-        ],
-        axis=1,
-    )
-    slots = np.zeros((n, _SLOTS, PAIR_FEATURES))
+    least = seconds.min(axis=1)
+    path = least_paths(arrays, problem.order, np.where(np.isfinite(least), least, 0.0))
     fastest = np.argsort(pair[:, :, 1].sum(axis=0), kind="stable")[:_SLOTS]
-    slots[:, : len(fastest)] = pair[:, fastest]
-    return np.concatenate([own, slots.reshape(n, -1)], axis=1)
+    slack, node = _slack(problem, device, start), np.zeros((problem.num_ops, NODE_FEATURES))
+    node_features(arrays, seconds, mean_transfer_s(problem), path, slack, device, start, pair, fastest, node)
+    return node
 
 
-def _slack(problem: PlacementProblem, device: IntArray, start: FloatArray, usable: FloatArray) -> FloatArray:
+def _slack(problem: PlacementProblem, device: IntArray, start: FloatArray) -> FloatArray:
     """Return (n,) how much later each op could start without the schedule ending later."""
-    n = problem.num_ops
+    n, usable = problem.num_ops, np.where(np.isfinite(problem.op_time_s), problem.op_time_s, 0.0)
     natural = inverse_of(problem.order)
     end = start + usable[np.arange(n), device]
     sequence = np.lexsort((natural, end, start))
@@ -246,14 +166,6 @@ def _slack(problem: PlacementProblem, device: IntArray, start: FloatArray, usabl
     add_tails(arrays, 0, n, sequence, device, tail, rest)
     slack: FloatArray = end.max() - start - tail
     return slack
-
-
-def _waiting(problem: PlacementProblem, device: IntArray, start: FloatArray, usable: FloatArray) -> FloatArray:
-    """Return (n,) how long each op waits after the last of its producers has ended, 0 for sources."""
-    end = start + usable[np.arange(problem.num_ops), device]
-    latest = np.zeros(problem.num_ops)
-    np.maximum.at(latest, problem.edges[:, 1], end[problem.edges[:, 0]])
-    return np.where(np.diff(problem.pred_indptr) > 0, start - latest, 0.0)
 
 
 def _devices(problem: PlacementProblem, pair: FloatArray, scale: float) -> FloatArray:
@@ -272,8 +184,7 @@ def _devices(problem: PlacementProblem, pair: FloatArray, scale: float) -> Float
             pair[:, :, 0].mean(axis=0),
             pair[:, :, 2].mean(axis=0),
             pair[:, :, 5].mean(axis=0),
-            _squash(out / scale),
-            _squash(into / scale),
+            *np.minimum(np.log1p(np.stack([out, into]) / scale), MOST),
             1.0 / (1.0 + np.minimum(room, 1e6)),
         ],
         axis=1,

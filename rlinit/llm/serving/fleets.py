@@ -10,7 +10,6 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import networkx as nx
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
@@ -79,6 +78,8 @@ class Fleet:
         (from, to) -> seconds that a token takes over a link; what is not named takes none.
     caches
         Of two pools: what they move over links, as `Traffic.to_dict` says it, for a checker.
+    between
+        (d + 1, d + 1) the links: from each device and the source, to each device and the sink.
 
     Raises
     ------
@@ -95,12 +96,20 @@ class Fleet:
     seconds: FloatArray | None = field(default=None, repr=False)
     delays: Mapping[tuple[str, str], float] = field(default_factory=dict, repr=False)
     caches: Mapping[str, Any] | None = field(default=None, repr=False)
+    between: FloatArray = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.layers < 1:
             raise InvalidConfig("the model has no layers; expected at least one")
         if len(set(self.devices)) < len(self.devices) or {SOURCE, SINK} & set(self.devices):
             raise InvalidConfig(f"devices: expected different names, none of them {SOURCE!r} or {SINK!r}")
+        last = len(self.devices)
+        index = {name: at for at, name in enumerate(self.devices)} | {SOURCE: last, SINK: last}
+        between = np.zeros((last + 1, last + 1))
+        for (a, b), rate in self.links.items():
+            if a in index and b in index:
+                between[index[a], index[b]] = rate
+        object.__setattr__(self, "between", between)
         for name, table in zip(self.devices, self.rates, strict=True):
             rows = table if table.ndim == 2 else table[None]
             if not rows[:, 1:].any():
@@ -126,6 +135,18 @@ class Fleet:
         table = self.rates[device]
         return float(table[end - start] if table.ndim == 1 else table[start, end - start])
 
+    def seconds_of(self, spans: Mapping[str, tuple[int, int]]) -> dict[str, float]:
+        """Return how long a token is in each device of a layout.
+
+        Parameters
+        ----------
+        spans
+            Device -> (first layer, the one after its last).
+        """
+        assert self.seconds is not None
+        index = {name: at for at, name in enumerate(self.devices)}
+        return {name: float(self.seconds[index[name], start, end - start]) for name, (start, end) in spans.items()}
+
     def follows(self, before: tuple[int, int], after: tuple[int, int]) -> bool:
         """Return whether a request may go from a device that holds one span to one that holds another.
 
@@ -144,12 +165,9 @@ class Fleet:
         device
             Its number.
         """
-        name = self.devices[device]
-        into = {a: rate for (a, b), rate in self.links.items() if b == name}
-        out = {b: rate for (a, b), rate in self.links.items() if a == name}
-        return (
-            into.pop(SOURCE, 0.0), math.fsum(into.values()), out.pop(SINK, 0.0), math.fsum(out.values())
-        )  # fmt: skip
+        *into, source = self.between[:, device].tolist()
+        *out, sink = self.between[device].tolist()
+        return source, math.fsum(into), sink, math.fsum(out)
 
     def limited_rates(self, device: int) -> FloatArray:
         """Return (L, L + 1) tokens a second from a first layer on, cut to what the device's links let in and out.
@@ -170,25 +188,18 @@ class Fleet:
 
     def networks(self) -> IntArray:
         """Return (d,) the network of each device: slow links are between networks, fast ones within."""
-        count = len(self.devices)
-        between = {pair: rate for pair, rate in self.links.items() if not {SOURCE, SINK} & set(pair)}
-        rates = np.unique([*between.values(), *([0.0] if len(between) < count * (count - 1) else [])])
+        from scipy.sparse.csgraph import connected_components
+
+        count, between = len(self.devices), self.between[:-1, :-1]
+        rates = np.unique(between[~np.eye(count, dtype=bool)])
         with np.errstate(divide="ignore", invalid="ignore"):
             ratios = rates[1:] / rates[:-1]
         alone: IntArray = np.zeros(count, np.int64)
         if not len(ratios) or ratios.max() < _SLOWER:
             return alone
         least = rates[1 + int(np.argmax(ratios))]
-        graph: nx.Graph[int] = nx.Graph()
-        graph.add_nodes_from(range(count))
-        index = {name: at for at, name in enumerate(self.devices)}
-        graph.add_edges_from((index[a], index[b]) for (a, b), rate in between.items() if rate >= least)
-        found = list(nx.connected_components(graph))
-        if len(found) > _MOST_NETWORKS:
-            return alone
-        for number, members in enumerate(found):
-            alone[list(members)] = number
-        return alone
+        number, found = connected_components(between >= least, directed=False)
+        return alone if number > _MOST_NETWORKS else found.astype(np.int64)
 
     def kinds(self) -> Kinds:
         """Return the kinds of devices: those of equal rates and limits in the same network."""

@@ -20,12 +20,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from itertools import permutations, product
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-import networkx as nx
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
@@ -34,6 +34,7 @@ from rlinit.errors import InvalidPlan
 from rlinit.files import write_json
 from rlinit.llm.serving.bounds import ServingBound, best_bound, coverage_bound, covers_of, ways_of
 from rlinit.llm.serving.fleets import SINK, SOURCE, Fleet, Kinds, load_fleet
+from rlinit.llm.serving.servers import Server, chains_of, told
 from rlinit.llm.serving.sweeping import Sweep, sweep_spans
 from rlinit.plan import OPTIMALITY_TOLERANCE
 
@@ -44,8 +45,6 @@ Spans = dict[str, tuple[int, int]]
 
 Flow = dict[tuple[str, str], float]
 """(from, to) -> tokens a second."""
-
-Server = Literal["vllm", "sglang", "exo", "mlx", "llama.cpp"]
 
 FlowOf = Callable[[Mapping[str, tuple[int, int]]], tuple[float, Flow]]
 """What spans pass, and over which links."""
@@ -74,8 +73,11 @@ _APART_SHARE, _JOINED_SHARE = 0.2, 0.6
 _FANS, _CUTS = (0, 1, -1), 2
 """Devices that meet at a cut between networks, more than the root of flow over link; cuts that are tried."""
 
-_BITS = 50
-"""Of rates as whole numbers, of which flows are: preflows of rounded numbers may have excess that fits no level."""
+_BITS = 30
+"""Of flows as whole numbers, which the compiled search for the largest one takes."""
+
+_FINE_BITS, _FINER = 25, 7
+"""Of the largest flow, or finer units are taken; how often at most."""
 
 _TRIES = 2000
 """Layouts that are tried at most after the sweeps."""
@@ -90,6 +92,9 @@ class Layout(NamedTuple):
     spans: Spans
     value: float
     flow: Flow
+
+
+_value = attrgetter("value")
 
 
 class Route(NamedTuple):
@@ -199,7 +204,9 @@ class ServingPlan:
         """Tokens a second that no layout serves more than."""
         return max(self.bounds.values(), default=self.proof.tokens_per_s)
 
-    def to_servers(self, server: Server) -> list[dict[str, Any]]:
+    def to_servers(
+        self, server: Server, *, names: Mapping[str, str] | None = None, threads: int | None = None
+    ) -> list[dict[str, Any]]:
         """Return a pipeline of a server for each chain of devices, largest first, and its share of requests.
 
         A row has ``devices`` in the order that tokens take, the ``share`` that a front end sends it, and what the
@@ -210,41 +217,31 @@ class ServingPlan:
         server
             ``vllm`` or ``sglang``: ``environment`` and ``flags``. ``exo`` (pull request 2253): ``node_layers`` of a
             placement. ``mlx`` (mlx-lm, pull request 1816): ``split`` of ``pipeline()``, layers of each rank, of which
-            the last one has the first layers. ``llama.cpp`` (``docs/multi-gpu.md`` at 5815cb8): ``flags``, where the
-            head counts as a layer.
+            the last one has the first layers. ``llama.cpp`` (``tools/server/README.md`` at 00dc805): ``flags``, where
+            the head counts as a layer. Layers of the host behind those of a device are moved there by patterns of
+            ``-ot``, tensor by tensor; their caches stay on that device.
+        names
+            Of llama.cpp: device -> its name there, such as "CUDA0"; "CPU" for the host. By default they are the same.
+        threads
+            Of llama.cpp: that the host computes with (``-t``).
 
         Raises
         ------
         InvalidPlan
             There is no layout, there are two pools (see `pool`), another server, or requests of a device come from
-            several, go to several, or leave out layers that it holds.
+            several, go to several, or leave out layers that it holds. Of llama.cpp: a device without a name, two with
+            one, or threads of no host.
         """
         if self.prompt_layers:
             raise InvalidPlan("the plan has two pools; take one: plan.pool('prefill').to_servers(...)")
         if server not in get_args(Server) or not self.flow:
             known = " or ".join(get_args(Server))
             raise InvalidPlan(f"server {server!r}, plan {self.status}: expected {known}, and a layout that serves")
-        into: dict[str, list[str]] = {}
-        for (before, after), rate in self.flow.items():
-            if rate > 0:
-                into.setdefault(before, []).append(after)
-        met: set[str] = set()
         rows = []
-        for first in sorted(into[SOURCE], key=lambda name: -self.flow[SOURCE, name]):
-            chain, at, layer = [], first, 0
-            while at != SINK:
-                start, end = self.spans[at]
-                if at in met or len(into[at]) != 1 or start != layer:
-                    raise InvalidPlan(
-                        f"device {at!r} is not one rank of one pipeline from layer {layer} on; {server} runs chains "
-                        "of whole spans alone"
-                    )
-                met.add(at)
-                chain.append(at)
-                at, layer = into[at][0], end
-            counts = [self.spans[name][1] - self.spans[name][0] for name in chain]
-            told = _told(server, chain, counts)
-            rows.append({"devices": chain, "share": self.flow[SOURCE, first] / self.tokens_per_s} | told)
+        for chain in chains_of(self.spans, self.flow, server):
+            counts = {name: self.spans[name][1] - self.spans[name][0] for name in chain}
+            said = told(server, counts, names, threads)
+            rows.append({"devices": chain, "share": self.flow[SOURCE, chain[0]] / self.tokens_per_s} | said)
         return rows
 
     def save(self, path: str | Path) -> None:
@@ -280,20 +277,6 @@ class ServingPlan:
             "prompt_layers": self.prompt_layers,
             "bounds": dict(self.bounds),
         }
-
-
-def _told(server: Server, chain: list[str], counts: list[int]) -> dict[str, Any]:
-    """Return what a server is told of a chain of devices and the layers of each."""
-    if server == "exo":
-        return {"node_layers": dict(zip(chain, counts, strict=True))}
-    if server == "mlx":
-        return {"split": counts[::-1]}
-    if server == "llama.cpp":
-        split = ",".join(map(str, [*counts[:-1], counts[-1] + 1]))
-        return {"flags": ["--device", ",".join(chain), "-ngl", str(sum(counts) + 1), "-ts", split]}
-    size = "--pipeline-parallel-size" if server == "vllm" else "--pp-size"
-    variables = {f"{server.upper()}_PP_LAYER_PARTITION": ",".join(map(str, counts))}
-    return {"environment": variables, "flags": [size, str(len(chain))]}
 
 
 def serve(
@@ -344,12 +327,19 @@ def search(
     """
     kinds, measure = fleet.kinds(), flow_of or partial(largest_flow, fleet)
     bound, prices = best_bound(fleet, kinds, fine=fine)
-    _swept(fleet, kinds, prices[None], max(bound.tokens_per_s, 1.0), 1, 0.0)  # kernels compile before the clock starts
+    _compile()
     rng, budget = np.random.default_rng(seed), Budget(time_limit_s)
     best = _searched(fleet, kinds, prices, bound.tokens_per_s, budget, rng, measure)
     if flow_of or len(np.unique(_pair_rates(fleet))) > 2:
         best = _exchanged(fleet, best, bound.tokens_per_s, budget, rng, measure)
     return best, bound
+
+
+@cache
+def _compile() -> None:
+    """Load the kernels, before a clock starts."""
+    one = Fleet(1, ("one",), np.ones((1, 2)), {(SOURCE, "one"): 1.0, ("one", SINK): 1.0})
+    _swept(one, one.kinds(), np.ones((1, 1)), 1.0, 1, 0.0)
 
 
 def nothing_found(fleet: Fleet, limit: str = "") -> ServingPlan:
@@ -371,7 +361,9 @@ def nothing_found(fleet: Fleet, limit: str = "") -> ServingPlan:
     return ServingPlan("no_solution", 0.0, best_bound(fleet, kinds)[0], {}, {}, fleet.partial, said)
 
 
-def largest_flow(fleet: Fleet, spans: Mapping[str, tuple[int, int]]) -> tuple[float, Flow]:
+def largest_flow(
+    fleet: Fleet, spans: Mapping[str, tuple[int, int]], passed: Mapping[str, float] | None = None
+) -> tuple[float, Flow]:
     """Return the largest flow of a layout and what it sends over each link.
 
     Parameters
@@ -380,27 +372,44 @@ def largest_flow(fleet: Fleet, spans: Mapping[str, tuple[int, int]]) -> tuple[fl
         Rates and links.
     spans
         Device -> (first layer, the one after its last).
+    passed
+        Device -> tokens a second that it passes; None: by the fleet's rates.
     """
-    network: nx.DiGraph[Any] = nx.DiGraph()
-    network.add_nodes_from([SOURCE, SINK])
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import maximum_flow
+
     index = {name: at for at, name in enumerate(fleet.devices)}
-    passed = {name: fleet.rate(index[name], *span) for name, span in spans.items()}
-    unit = math.ldexp(1.0, math.frexp(max(passed.values(), default=0.0))[1] - _BITS)
-    for name, rate in passed.items():
-        network.add_edge((name, "in"), (name, "out"), capacity=int(rate / unit))
-    ends = {SOURCE: (0, 0), SINK: (fleet.layers, fleet.layers + 1)} | dict(spans)
-    for (a, b), rate in fleet.links.items():
-        if rate > 0 and a in ends and b in ends and fleet.follows(ends[a], ends[b]):
-            most = min(rate, *(passed[end] for end in (a, b) if end in passed))  # sums with wider links are rounded
-            network.add_edge(a if a == SOURCE else (a, "out"), b if b == SINK else (b, "in"), capacity=int(most / unit))
-    value, sent = nx.maximum_flow(network, SOURCE, SINK)
-    flow = {}
-    for a, row in sent.items():
-        for b, rate in row.items():
-            pair = (a if a == SOURCE else a[0]), (b if b == SINK else b[0])
-            if rate > 0 and pair[0] != pair[1]:
-                flow[pair] = rate * unit
-    return value * unit, flow
+    if passed is None:
+        passed = {name: fleet.rate(index[name], *span) for name, span in spans.items()}
+    count, ends = len(spans), [*spans.values()]
+    rates = np.array([passed[name] for name in spans] + [math.inf])
+    at = [*(index[name] for name in spans), len(fleet.devices)]
+    begins, stops = np.array([*(start for start, _ in ends), fleet.layers]), np.array([*(end for _, end in ends), 0])
+    goes = stops[:, None] == begins
+    if fleet.partial:
+        goes[:-1, :-1] |= (begins[:-1] < stops[:-1, None]) & (stops[:-1, None] < stops[:-1])
+    most = np.minimum(np.minimum(fleet.between[np.ix_(at, at)], rates), rates[:, None]) * goes
+    before, after = np.nonzero(most)
+    if not (len(before) and most[-1].any()):
+        return 0.0, {}
+    tails = np.concatenate([np.arange(count), before + count])  # devices take flow in at their numbers, out after them
+    heads = np.concatenate([np.arange(count) + count, np.where(after == count, 2 * count + 1, after)])
+    capacities, total = np.concatenate([rates[:-1], most[before, after]]), float(most[-1].sum())
+    for _ in range(_FINER):
+        unit = math.ldexp(1.0, math.frexp(total)[1] - _BITS)
+        steps = np.minimum(capacities / unit, 1 << _BITS).astype(np.int32)
+        network = coo_array((steps, (tails, heads)), shape=(2 * count + 2,) * 2).tocsr()
+        found = maximum_flow(network, 2 * count, 2 * count + 1)
+        if found.flow_value >= 1 << _FINE_BITS:
+            break
+        total = (found.flow_value + len(steps)) * unit
+    sent, names, flow = found.flow.tocoo(), [*spans], {}
+    arcs = zip(sent.row.tolist(), sent.col.tolist(), sent.data.tolist(), strict=True)
+    for tail, head, rate in sorted(arcs, key=lambda arc: arc[0] != 2 * count):  # those of the source first
+        if rate > 0 and tail >= count:
+            pair = SOURCE if tail == 2 * count else names[tail - count], names[head] if head < count else SINK
+            flow[pair] = rate * unit
+    return float(found.flow_value) * unit, flow
 
 
 def paths_of(flow: Mapping[tuple[Any, Any], float]) -> list[tuple[list[Any], float]]:
@@ -456,10 +465,6 @@ def _searched(
             if best.value < rate:
                 high, step = rate, step * _STEP_GROWTH
     return best
-
-
-def _value(layout: Layout) -> float:
-    return layout.value
 
 
 def _apart(fleet: Fleet, budget: Budget, rng: np.random.Generator, flow_of: FlowOf) -> Layout:
@@ -551,11 +556,7 @@ def _swept(fleet: Fleet, kinds: Kinds, prices: FloatArray, rate: float, width: i
 
 def _pair_rates(fleet: Fleet) -> FloatArray:
     """Return (d, d) rates of links between devices; none from a device to itself."""
-    index = {name: at for at, name in enumerate(fleet.devices)}
-    rates = np.zeros((len(index), len(index)))
-    for (start, end), rate in fleet.links.items():
-        if start != SOURCE and end != SINK:
-            rates[index[start], index[end]] = rate
+    rates = fleet.between[:-1, :-1].copy()
     np.fill_diagonal(rates, np.nan)
     return rates
 

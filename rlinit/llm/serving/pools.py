@@ -145,12 +145,7 @@ class Traffic(NamedTuple):
 
     def _route_seconds(self, fleet: Fleet, spans: Mapping[str, tuple[int, int]], names: Sequence[str]) -> float:
         """Return the seconds of a request: its prompt, the way of its cache, and the passes that make its answer."""
-        assert fleet.seconds is not None
-        total = 0.0
-        for name in names:
-            start, end = spans[name]
-            total += float(fleet.seconds[fleet.devices.index(name), start, end - start])
-        moves = []
+        total, moves = sum(fleet.seconds_of({name: spans[name] for name in names}).values()), []
         for a, b in product(names, names):
             if spans[a][1] == spans[b][0] != self.layers:
                 reads = spans[a][1] < self.layers

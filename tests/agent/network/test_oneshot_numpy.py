@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rlinit.agent.network.config import OneShotConfig
 from rlinit.agent.network.graph_features import GraphFeatures, join
-from rlinit.agent.network.oneshot_numpy import _MOST_PRODUCTS, GRID, OneShotWeights, infer
+from rlinit.agent.network.oneshot_numpy import _ROWS, GRID, OneShotWeights, infer
 from rlinit.agent.stages.features import featurise
 from rlinit.errors import CheckpointError
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
@@ -71,16 +71,26 @@ def test_inference_equals_the_network(seed: int) -> None:
     assert np.allclose(found[1], scores.numpy(), atol=0.05)
 
 
-def test_layers_work_in_blocks_of_rows() -> None:
-    """A layer on more rows than one block holds, the last one not full, is the product with its weight, nearly."""
-    config = latency_network(0).config
-    weights = OneShotWeights(config, latency_network(0).arrays())
-    x = np.random.default_rng(0).standard_normal((_MOST_PRODUCTS // config.hidden**2 + 3, config.hidden))
+def test_layers_are_products() -> None:
+    """A layer is the product with its weight, nearly, whatever the inputs' size, and none of no rows."""
+    weights = OneShotWeights(latency_network(0).config, latency_network(0).arrays())
+    x = np.random.default_rng(0).standard_normal((1_000, 8))
     arrays = {name: np.asarray(array, np.float64) for name, array in latency_network(0).arrays().items()}
     expected = x @ arrays["key_hidden.weight"].T + arrays["key_hidden.bias"]
     np.testing.assert_allclose(weights.linear("key_hidden", x), expected, atol=0.02)
-    assert weights.linear("key_hidden", x[:0]).shape == (0, config.hidden)
+    assert weights.linear("key_hidden", x[:0]).shape == (0, 8)
     assert (weights.linear("key_hidden", 0 * x) == weights.linear("key_hidden", x * 1e-40)).all()
+
+
+def test_nodes_read_in_blocks_of_rows() -> None:
+    """A graph of more nodes than one block holds, the last one not full, is read as the network reads it."""
+    features = random_features(np.random.default_rng(1), _ROWS + 3, 2)
+    network = latency_network(1)
+    with torch.no_grad():
+        keys, scores = network(FeatureTensors.of(features))
+    found = infer(OneShotWeights(network.config, network.arrays()), features)
+    assert np.allclose(found[0], keys.numpy(), atol=0.05)
+    assert np.allclose(found[1], scores.numpy(), atol=0.05)
 
 
 @settings(deadline=None, max_examples=30)

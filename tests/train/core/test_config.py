@@ -27,7 +27,7 @@ def tiny_stages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_plain_data_round_trip(tmp_path: Path) -> None:
     """A configuration written as JSON and read again is the same one."""
-    config = tiny_config(tmp_path, minutes=2.5, reinforce=ReinforceConfig(normalise=False))
+    config = tiny_config(tmp_path, minutes=2.5, reinforce=ReinforceConfig(entropy_weight=0.5))
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config_to_dict(config)))
     assert read_config(path) == config

@@ -121,7 +121,7 @@ def test_training_on_a_few_problems_finds_better_placements(horizon: int) -> Non
         choices = task.choices(network, batch, outputs, played)
         weight = choices.credit
         if weight is None:
-            weight = choice_weights(choices, shared_advantage(played.reward), normalise=True)
+            weight = choice_weights(choices, shared_advantage(played.reward))
         loss = -(weight * choices.log_prob).mean()
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
