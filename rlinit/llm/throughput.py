@@ -177,7 +177,7 @@ def _found(
         for start, end in spans
     }
     found: dict[tuple[int, int], list[ServingPlan]] = {span: [] for span in spans}
-    for share in (_FIRST_SHARE, 1.0 - _FIRST_SHARE):
+    for share in (1.0,) if front else (_FIRST_SHARE, 1.0 - _FIRST_SHARE):
         total = sum(end - start for start, end in spans)
         for start, end in spans:
             limit_s = share * time_limit_s * (end - start) / total
