@@ -79,9 +79,10 @@ def test_the_program_of_a_chain_is_what_is_written_down_by_hand(tmp_path: Path) 
     proof = (tmp_path / "x.pbp").read_text().splitlines()
     assert proof[0] == "pseudo-Boolean proof version 3.0"
     assert proof[2] == "pbc +1 C_0 +2 C_1 >= 3 : subproof"
-    rows = int(proof[1].split()[1])  # then come C < 3, the sum, what it leaves, and C >= 3
-    assert proof[4:7] == [f"rup >= 1 : ~ {rows + 2} ;", f"qed : {rows + 3} ;", "output NONE ;"]
-    assert proof[7].startswith(f"conclusion BOUNDS 3 : {rows + 4} 3 : C_0 C_1 ")
+    rows = int(proof[1].split()[1])  # then come C < 3, the sum of it, of the path and of both ops' places, and C >= 3
+    assert proof[3] == f"pol {rows + 1} 1 * {rows} 1 * + 1 1 * + 3 2 * + ;"
+    assert proof[4:6] == [f"qed : {rows + 2} ;", "output NONE ;"]
+    assert proof[6].startswith(f"conclusion BOUNDS 3 : {rows + 3} 3 : C_0 C_1 ")
     assert checked(tmp_path / "x.pbp").most == 3
 
 

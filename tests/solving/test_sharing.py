@@ -154,7 +154,7 @@ def test_what_does_not_count_sharing_says_so(tmp_path: object) -> None:
     with pytest.raises(RlinitError, match="chunks does not count"):
         rlinit.schedule(CHAIN, two(), chunks=2)
     plan = rlinit.schedule(CHAIN, two(), objective="pipeline")
-    with pytest.raises(InvalidPlan, match="no certificates"):
+    with pytest.raises(InvalidPlan, match="devices that share are not checked"):
         write_certificate(f"{tmp_path}/proof.json", plan, CHAIN, two())
     assert rlinit.schedule(CHAIN, two((3.0, 4.0)), objective="latency").value == 4.0
     for factors in ((), (0.5,), (2.0, 1.0)):
