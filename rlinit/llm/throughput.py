@@ -177,7 +177,7 @@ def _found(
         for start, end in spans
     }
     found: dict[tuple[int, int], list[ServingPlan]] = {span: [] for span in spans}
-    for share in (1.0,) if front else (_FIRST_SHARE, 1.0 - _FIRST_SHARE):
+    for share in (1.0,) if front or len(groups) == 1 else (_FIRST_SHARE, 1.0 - _FIRST_SHARE):
         total = sum(end - start for start, end in spans)
         for start, end in spans:
             limit_s = share * time_limit_s * (end - start) / total
@@ -244,7 +244,7 @@ def _layouts(
     rounds = [(float(length), True) for length in lengths if length >= costs.shortest_s * (1 - 1e-12)]
     rounds += [] if isinstance(costs, PoolCosts) else [(factor, False) for factor in _AROUND]
     weight = 1 if front else _FREE_WEIGHT
-    left = len(lengths) + weight * len(_AROUND)
+    left = sum(1 if shared else weight for _, shared in rounds)
     for length, shared in rounds:
         pass_s = length if shared else min(latest, length * best.latency_s)
         limit_s = budget.remaining_s * (1 if shared else weight) / left
