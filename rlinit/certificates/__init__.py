@@ -2,6 +2,6 @@
 
 from rlinit.certificates.veripb import write_veripb
 from rlinit.certificates.vipr import write_vipr
-from rlinit.certificates.writing import certificate_of, uncertified, write_certificate
+from rlinit.certificates.writing import certificate_of, write_certificate
 
-__all__ = ["certificate_of", "uncertified", "write_certificate", "write_veripb", "write_vipr"]
+__all__ = ["certificate_of", "write_certificate", "write_veripb", "write_vipr"]

@@ -74,34 +74,6 @@ def write_certificate(
     return tuple(certificate["trusted"])
 
 
-def uncertified(
-    hardware: Hardware,
-    objective: str,
-    *,
-    training: bool = False,
-    scattered: bool = False,
-    activations: bool = False,
-) -> str:
-    """Return why there are no certificates of a problem's plans, nothing where there are.
-
-    Parameters
-    ----------
-    hardware, objective
-        Of the problem.
-    training, scattered, activations
-        Whether it is a training pipeline, a device runs several chunks, or any ops, or stages hold working memory.
-    """
-    if training:
-        return "there are no certificates of training pipelines yet"
-    if scattered:
-        return "there are no certificates of pipelines in chunks or of scattered ops yet"
-    if activations:
-        return "there are no certificates of pipelines with peaks of activations yet"
-    if hardware.sharing and objective == "pipeline":
-        return "there are no certificates of pipelines on devices that share a resource yet"
-    return ""
-
-
 def certificate_of(plan: Plan, graph: Graph, hardware: Hardware, time_limit_s: float = 60.0) -> dict[str, Any]:
     """Return the certificate that `write_certificate` writes: a proof for each level, None where there is none.
 

@@ -117,19 +117,10 @@ def schedule_model(command: Schedule, notes: Console) -> int:
     if not command.certify_s > 0:
         raise RlinitError(f"certify_s is {command.certify_s}; expected seconds > 0 (--certify-s)")
     grouped, proofs = groups_devices(command.solving), _proofs(command)
-    for flag in proofs:
-        if command.solving.objective == "throughput":
-            raise RlinitError(f"{flag}: there are proofs of latency, pipelines and memory, not of throughput")
-        if grouped:
-            raise RlinitError(f"{flag}: stages of several devices have no proofs in this format, but with --certify")
+    if grouped and proofs:
+        flag = next(iter(proofs))
+        raise RlinitError(f"{flag}: stages of several devices have no proofs in this format, but with --certify")
     options, hardware = command.solving, load_hardware(command.hw)
-    if command.certify is not None or proofs:
-        from rlinit.certificates import uncertified
-
-        training, scattered = options.training is not None and not grouped, options.chunks > 1 or not options.contiguous
-        marks = {"training": training, "scattered": scattered, "activations": options.activations}
-        if why := uncertified(hardware, options.objective, **marks):
-            raise RlinitError(f"{next(iter(proofs)) if command.certify is None else '--certify'}: {why}")
     if command.certify is not None:
         command.certify.mkdir(parents=True, exist_ok=True)
     folder = command.certify and command.certify / "plan.json"

@@ -3,7 +3,8 @@
 viprchk 1.1 and cake_vipr are stricter than the specification in some points, and so is this; each is named here by the
 sentence of the specification that allows more, and stands in the page on certificates.
 
-comment     "Each comment line must begin with the character %": the sign is a word of its own
+comment     "Each comment line must begin with the character %": the sign is a word of its own; what has a name that
+            begins with it in CON or DER is a comment
 number      "Values are rational numbers expressed as finite decimals or fractions": a whole number, or a fraction in
             lowest terms, for numbers are compared as they are written
 derivation  "constraint reason index": each is a line, as are "VER 1.0" and "DER" with its number; the sense of a sum is
@@ -176,7 +177,8 @@ def check(text: str) -> Problem:
 
 def _constraint(reader: Reader, n: int, cost: dict[int, Fraction], last: bool = False) -> Constraint:
     """Return a constraint in constraint format, which may be of the objective; the last one must be."""
-    reader.word()
+    if reader.word().startswith("%"):
+        raise Refused("a row whose name begins with % is a comment")
     sense, side = SENSES[reader.word(*SENSES)], reader.value()
     if last or reader.words[reader.at] == "OBJ":
         reader.word("OBJ")

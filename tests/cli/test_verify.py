@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -35,23 +36,27 @@ def test_what_is_certified_is_verified(graph: str, tmp_path: Path, capsys: pytes
     assert "or plan, graph and hardware" in " ".join(capsys.readouterr().err.split())
 
 
-def test_what_cannot_be_certified_is_refused_before_the_search(
-    graph: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("asked", [["--chunks", "2"], ["--training", "1f1b", "--microbatches", "4"], ["shared"]])
+def test_a_plan_without_a_certificate_is_printed(
+    asked: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing is solved or printed for a certificate that cannot be; the checker says what it does not take."""
-    folder = tmp_path / "proof"
-    chunks = ["schedule", graph, "--hw", "edge-tpu-2", "--chunks", "2"]
-    assert main([*chunks, "--certify", str(folder)]) == 2
-    told = capsys.readouterr()
-    assert not told.out
-    assert not folder.exists()
-    assert "--certify: there are no certificates of pipelines in chunks" in told.err
-    assert main([*chunks, "--out", str(tmp_path / "plan.json")]) == 0
-    rlinit.load_graph(graph).save(tmp_path / "graph.json")
-    Hardware.edge_tpus(2).save(tmp_path / "hardware.json")
-    capsys.readouterr()
-    assert main(["verify", *(str(tmp_path / f"{name}.json") for name in ("plan", "graph", "hardware"))]) == 1
-    assert capsys.readouterr().out.startswith("REFUTED: chunks")
+    """A pipeline that has no certificate is searched all the same, and a line says so; where none fits, it has one."""
+    graph, hw, folder = tmp_path / "graph.json", tmp_path / "hw.json", tmp_path / "proof"
+    ops = [(name, {"time_s": 1.0, "param_bytes": 2.0, "out_bytes": 1.0}) for name in "ab"]
+    rlinit.Graph.build(ops, [("a", "b")]).save(graph)
+    shared = asked == ["shared"]
+    flags = ["schedule", str(graph), "--hw", str(hw), *([] if shared else asked), "--certify", str(folder)]
+    for memory, code, told in ((1e9, 2, "are not checked here"), (1.0, 3, "the bound is certified")):
+        devices = [rlinit.Device(f"d{i}", memory_bytes=memory, shares="host" if shared else "") for i in range(2)]
+        mesh = Hardware.mesh(devices, 10.0)
+        dataclasses.replace(mesh, sharing={"host": (1.0, 1.5)} if shared else {}).save(hw)
+        assert main(flags) == code
+        said = capsys.readouterr()
+        assert said.out
+        assert told in " ".join(said.err.split())
+        assert (folder / "certificate.json").exists() == (code == 3)
+    assert main(["verify", str(folder)]) == 0
+    assert "infeasible" in capsys.readouterr().out
 
 
 def test_stages_of_several_devices_go_through_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
