@@ -126,7 +126,8 @@ class GroupLimits(NamedTuple):
     """Degrees (c,), numbers of replicas (q,), devices, replicas of all stages, bytes (c,), and micro-batches in flight.
 
     `kind` and `worth` (c,) are those of a form and of one replica of it, `counts`, `stride` and `kind_worth` (k,) of a
-    kind of devices, of which the first has stride 0. `share` (c, q) is `GroupProblem.gradient_share`, times
+    kind of devices, of which the first has stride 0. `used` (cells, k) and `cell_worth` (cells,) are the devices that a
+    cell stands for, none of the first kind, and what they are worth. `share` (c, q) is `GroupProblem.gradient_share`, times
     `speed` over replicas.
     `index_of` (devices + 1,) says which number of replicas is the first of at least so many, q where none is.
     `flying`: 0 for one, 1 for those of the replicas from the stage on, 2 for all of `microbatches`.
@@ -142,7 +143,8 @@ class GroupLimits(NamedTuple):
     stride: IntArray
     kind_worth: IntArray
     all_worth: int
-    num_cells: int
+    used: IntArray
+    cell_worth: IntArray
     replicas: IntArray
     share: FloatArray
     index_of: IntArray
@@ -569,37 +571,51 @@ def least_bytes(i: int, j: int, c: int, y: int, part: float, sums: GroupSums) ->
 
 
 @njit(cache=True, nogil=True, inline="always")
-def fitting_replicas(
-    at: int,
-    behind: int,
-    i: int,
-    j: int,
-    c: int,
-    work: float,
-    gradient: float,
-    limit: float,
-    sums: GroupSums,
+def fits(
+    at: int, y: int, i: int, j: int, c: int, work: float, gradient: float, limit: float, sums: GroupSums,
     limits: GroupLimits,
-) -> int:
-    """Return the first index from `at` on of a number of replicas with which a stage may be within all limits.
+) -> bool:  # fmt: skip
+    """Return whether a stage may be within all limits, with the best of its nodes' variants in every respect.
 
     Parameters
     ----------
-    at, behind
-        An index, and the replicas behind the stage.
+    at, y
+        Index of its number of replicas, and micro-batches in flight.
     i, j, c, work, gradient
         Its ideals, degree index, and seconds at least with one replica, and of gradients with ever more.
     limit, sums, limits
         Most seconds, and of all ideals.
     """
+    quick = (work + limits.share[c, at] * gradient) * (1.0 - _ROOM) <= limit * limits.speed[at]
+    return quick and least_bytes(i, j, c, y, limits.part[at], sums) <= limits.memory[c]
+
+
+@njit(cache=True, nogil=True, inline="always")
+def fitting_replicas(
+    behind: int, i: int, j: int, c: int, around: float, limit: float, sums: GroupSums, limits: GroupLimits
+) -> tuple[int, float, float]:
+    """Return the first index of a number of replicas with which a stage may be within all limits; see `fits`.
+
+    Its seconds with one replica and those of gradients are returned as well.
+
+    Parameters
+    ----------
+    behind
+        Replicas behind the stage.
+    i, j, c, around
+        Its ideals, degree index, and seconds at its borders.
+    limit, sums, limits
+        Most seconds, and of all ideals.
+    """
+    work = sums.time[j, c] - sums.time[i, c] + around
+    gradient = sums.gradient[j, c] - sums.gradient[i, c] - sums.error_s[c]
+    at = first_replicas(work, gradient, limit, limits)
     while at < len(limits.replicas):
         y = in_flight(behind + limits.replicas[at], limits.taken[at], 0, limits)
-        if (work + limits.share[c, at] * gradient) * (1.0 - _ROOM) <= limit * limits.speed[at] and (
-            least_bytes(i, j, c, y, limits.part[at], sums) <= limits.memory[c]
-        ):
+        if fits(at, y, i, j, c, work, gradient, limit, sums, limits):
             break
         at += 1
-    return at
+    return at, work, gradient
 
 
 @njit(cache=True, nogil=True)
@@ -656,10 +672,7 @@ def fewest_devices(
                     border_seconds(i, j, num_edges, sums, lattice, border, around)
                     priced = True
                 met += 1
-                work += around[c]
-                gradient = sums.gradient[j, c] - sums.gradient[i, c] - sums.error_s[c]
-                at = first_replicas(work, gradient, limit, limits)
-                at = fitting_replicas(at, behind, i, j, c, work, gradient, limit, sums, limits)
+                at, _, _ = fitting_replicas(behind, i, j, c, around[c], limit, sums, limits)
                 if at < len(limits.replicas):
                     fewest[j] = min(fewest[j], fewest[i] + limits.worth[c] * limits.replicas[at])
             if len(limits.mixes):
@@ -725,7 +738,7 @@ def _extend_mixed(i: int, j: int, gain: int, limit: float, data: GroupData, grow
                     break
                 to, taken = cell, labels[label, 0] + t * limits.mixes[x, 0]
                 for k in range(num_kinds):
-                    used = _used(labels[label, 0], cell, k, limits) + t * limits.mixes[x, k]
+                    used = (labels[label, 0] if k == 0 else limits.used[cell, k]) + t * limits.mixes[x, k]
                     free = free and used <= limits.counts[k]
                     to += t * limits.mixes[x, k] * limits.stride[k]
                 met += 1
@@ -753,14 +766,6 @@ def _rows_for(variants: VariantArrays, num_forms: int) -> StageRows:
 
 
 @njit(cache=True, nogil=True)
-def _used(devices: int, cell: int, k: int, limits: GroupLimits) -> int:
-    """Return the devices of a kind that a label has, from those of the first kind and the cell."""
-    if k == 0:
-        return devices
-    return int(cell // limits.stride[k] % (limits.counts[k] + 1))
-
-
-@njit(cache=True, nogil=True)
 def _note(best: IntArray, came: IntArray, devices: int, behind: int, j: int, label: int, c: int, at: int) -> None:
     """Take a label where none of its cell with as few replicas has as few devices."""
     for s in range(behind, len(best)):
@@ -776,39 +781,36 @@ def _extend_form(
 ) -> tuple[int, int]:
     """Extend the labels of an ideal by a stage in a form; return steps, and choices of variants too many to list."""
     (sums, variants, limits, lattice), (ends, labels, best, came, rows, _) = data, growing
-    t, k, moved, met, unknown = limits.degrees[c], limits.kind[c], 0.0, 0, 0
-    count, asked_d, asked_y, answer = -1, -1, -1, 0
+    t, k, moved, met, unknown, count, answer = limits.degrees[c], limits.kind[c], 0.0, 0, 0, -1, -1
+    y, known_at, known_behind, asked_at, asked_y = 0, -1, -1, -1, -1
     for label in range(ends[j + 1], ends[j]):
         devices, behind, cell = labels[label, 0], labels[label, 1], labels[label, 6]
-        left = limits.counts[k] - _used(devices, cell, k, limits)
+        left = limits.counts[k] - (devices if k == 0 else limits.used[cell, k])
         while True:
             met += 1
-            at = fitting_replicas(at, behind, i, j, c, work, gradient, limit, sums, limits)
-            if at == len(limits.replicas):
-                break
             d = limits.replicas[at]
-            s, y = behind + d, in_flight(behind + d, limits.taken[at], 0, limits)
-            if s > limits.most_replicas or t * d > left:
+            s, to, taken = behind + d, cell + t * d * limits.stride[k], devices + (t * d if k == 0 else 0)
+            if s > limits.most_replicas or t * d > left or best[to, s] <= taken:  # more replicas are no better
                 break
-            taken, to = devices + (t * d if k == 0 else 0), cell + t * d * limits.stride[k]
-            if best[to, s] <= taken:  # more replicas are no better
-                break
-            if d != asked_d or y != asked_y:
-                if count < 0:
-                    count = gather(i, j, c, lattice.crossings.bits, variants, rows)
-                    moved = moved_seconds(i, j, c, lattice)
-                asked_d, asked_y = d, y
-                seconds = limit * limits.speed[at] - moved
-                share, part = limits.share[c, at], limits.part[at]
-                answer = choose_rows(count, seconds, share, y, part, limits.memory[c], rows)
-                met += 10 * count
-                unknown += answer < 0
+            if at != known_at or behind != known_behind:
+                y, known_at, known_behind = in_flight(s, limits.taken[at], 0, limits), at, behind
+            if at != asked_at or y != asked_y:
+                asked_at, asked_y, answer = at, y, 0
+                if fits(at, y, i, j, c, work, gradient, limit, sums, limits):
+                    if count < 0:
+                        count = gather(i, j, c, lattice.crossings.bits, variants, rows)
+                        moved = moved_seconds(i, j, c, lattice)
+                    seconds = limit * limits.speed[at] - moved
+                    share, part = limits.share[c, at], limits.part[at]
+                    answer = choose_rows(count, seconds, share, y, part, limits.memory[c], rows)
+                    met += 10 * count
+                    unknown += answer < 0
             if answer == 1:
                 _note(best[to], came[to], taken, s, j, label, c, at)
                 break
             at += 1
-        if at == len(limits.replicas):
-            break
+            if at == len(limits.replicas):
+                return met, unknown
     return met, unknown
 
 
@@ -852,8 +854,8 @@ def group_pass(
     p, num_degrees, alike = len(ends) - 1, len(limits.degrees), len(limits.counts) == 1
     border, around = new_border(variants, p), np.zeros(len(limits.degrees))
     rows = _rows_for(variants, num_degrees)
-    best = np.empty((limits.num_cells, limits.most_replicas + 1), np.int64)
-    came = np.zeros((limits.num_cells, limits.most_replicas + 1, 4), np.int64)
+    best = np.empty((len(limits.used), limits.most_replicas + 1), np.int64)
+    came = np.zeros((len(limits.used), limits.most_replicas + 1, 4), np.int64)
     growing = Growing(ends, labels, best, came, rows, around)
     met, unknown, i = 0, 0, last
     while i >= 0:
@@ -892,10 +894,7 @@ def group_pass(
                 if not priced:
                     border_seconds(i, j, num_edges, sums, lattice, border, around)
                     priced = True
-                work += around[c]
-                gradient = sums.gradient[j, c] - sums.gradient[i, c] - sums.error_s[c]
-                at = first_replicas(work, gradient, limit, limits)
-                at = fitting_replicas(at, labels[begin, 1], i, j, c, work, gradient, limit, sums, limits)
+                at, work, gradient = fitting_replicas(labels[begin, 1], i, j, c, around[c], limit, sums, limits)
                 if at == len(limits.replicas):
                     continue
                 fewest_behind = min(labels[begin, 1] + limits.replicas[at], limits.most_replicas)
@@ -926,16 +925,14 @@ def _kept(
     fewest, least = np.full(len(best), none), limits.all_worth + 1
     for s in range(best.shape[1]):
         for cell in range(len(best)):
-            worth = 0
             for k in range(1, len(limits.counts)):
-                count = _used(0, cell, k, limits)
-                worth += count * limits.kind_worth[k]
-                if count > 0:
+                if limits.used[cell, k] > 0:
                     fewest[cell] = min(fewest[cell], fewest[cell - limits.stride[k]])
-            worth += best[cell, s] * limits.kind_worth[0]
-            if best[cell, s] < fewest[cell] and worth <= room:
-                fewest[cell], least = best[cell, s], min(least, worth)
-                labels[size, 0], labels[size, 1], labels[size, 6] = fewest[cell], s, cell
+            devices = best[cell, s]
+            worth = limits.cell_worth[cell] + devices * limits.kind_worth[0]
+            if devices < fewest[cell] and worth <= room:
+                fewest[cell], least = devices, min(least, worth)
+                labels[size, 0], labels[size, 1], labels[size, 6] = devices, s, cell
                 for q in range(4):
                     labels[size, 2 + q] = came[cell, s, q]
                 size += 1

@@ -243,6 +243,7 @@ class GroupSearch:
         n, worth = problem.microbatches, worth_of_kinds(problem)
         sizes = problem.counts[1:] + 1
         stride = np.append(0, np.cumprod(np.append(1, sizes))[:-1])[: len(problem.counts)]
+        used = np.arange(int(sizes.prod()))[:, None] // np.maximum(stride, 1) % np.append(1, sizes)
         order = np.argsort(problem.mixes @ worth, kind="stable")
         index_of = np.searchsorted(problem.replicas, np.arange(problem.num_devices + 1))
         taken = -(-n // problem.replicas)
@@ -252,13 +253,13 @@ class GroupSearch:
         form_of[place, problem.kind] = np.arange(len(place))
         self._limits = GroupLimits(
             problem.degrees, problem.kind, _worth(problem), problem.counts, stride, worth,
-            int(problem.counts @ worth), int(sizes.prod()), problem.replicas, share, index_of, problem.num_devices,
+            int(problem.counts @ worth), used, used @ worth, problem.replicas, share, index_of, problem.num_devices,
             problem.most_replicas, problem.memory_bytes, n,
             _FLYING[problem.in_flight], taken, n / taken, taken / n, problem.mixes[order],
             (problem.mixes @ worth)[order], np.ascontiguousarray(problem.mix_s[:, order]),
             problem.most_param_bytes, form_of,
         )  # fmt: skip
-        cells = max(2 * self._limits.num_cells, 64)
+        cells = max(2 * len(used), 64)
         self.labels = np.zeros((cells * (problem.most_replicas + 2), LABEL_COLUMNS), np.int64)
 
     def limits(self, more_bytes: float | FloatArray = 0.0) -> GroupLimits:
