@@ -229,6 +229,7 @@ class Graph:
     order: NDArray[np.int64] = field(init=False, repr=False)
     level: NDArray[np.int64] = field(init=False, repr=False)
     _index: dict[str, int] = field(init=False, repr=False)
+    _menu: Menu | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
         n = len(self.names)
@@ -416,8 +417,10 @@ class Graph:
     @property
     def menu(self) -> Menu | None:
         """In which ways ops may run on groups of devices; None where no op says."""
-        rows = {self.names[v]: row[_MENU] for v, row in self.extras.items() if _MENU in row}
-        return Menu.from_dict(rows) if rows else None
+        if self._menu is None:
+            rows = {self.names[v]: row[_MENU] for v, row in self.extras.items() if _MENU in row}
+            object.__setattr__(self, "_menu", Menu.from_dict(rows) if rows else None)
+        return self._menu
 
     def with_menu(self, menu: Menu) -> Graph:
         """Return the graph with the variants of a menu in place of its own.

@@ -6,7 +6,6 @@ not, sequence parallel or not, by experts or by columns. Figures are those of on
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,7 +79,7 @@ class Menu:
     ops: Mapping[str, Mapping[int, tuple[Variant, ...]]]
 
     def __post_init__(self) -> None:
-        checked = {op: _read_op(op, plain_menu(op, _plain(degrees))) for op, degrees in self.ops.items()}
+        checked = {op: _read_op(plain_menu(op, degrees)) for op, degrees in self.ops.items()}
         object.__setattr__(self, "ops", checked)
 
     @property
@@ -90,7 +89,7 @@ class Menu:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        ops = {op: plain_menu(op, _plain(rows)) for op, rows in self.ops.items()}
+        ops = {op: plain_menu(op, rows) for op, rows in self.ops.items()}
         return {"format": _FORMAT, "version": _VERSION, "ops": ops}
 
     def save(self, path: str | Path) -> None:
@@ -116,7 +115,7 @@ class Menu:
         rows = data.get("ops", data) if isinstance(data, Mapping) and data.get("format", _FORMAT) == _FORMAT else None
         if not isinstance(rows, Mapping):
             raise InvalidGraph(f"{source} is no menu; expected op -> tensor degree -> a list of variants")
-        return cls({str(op): _read_op(str(op), plain_menu(str(op), row)) for op, row in rows.items()})
+        return cls({str(op): row for op, row in rows.items()})
 
     @classmethod
     def load(cls, path: str | Path) -> Menu:
@@ -168,6 +167,8 @@ def plain_menu(op: str, value: Any) -> dict[str, list[dict[str, Any]]]:
 
 
 def _plain_variant(what: str, row: Any) -> dict[str, Any]:
+    if isinstance(row, Variant):
+        row = {key: getattr(row, key) for key in _KEYS}
     if not isinstance(row, Mapping) or "time_s" not in row:
         raise InvalidGraph(f"{what}: expected variants with name and time_s, got {str(row)[:40]!r}")
     for key in row:
@@ -196,15 +197,5 @@ def _plain_variant(what: str, row: Any) -> dict[str, Any]:
     return {"name": name, **kept, **({"sync_bytes": named} if named else {})}
 
 
-def _plain(degrees: Any) -> Any:
-    """Return the variants of an op as mappings; what is none is left for the check."""
-    if not isinstance(degrees, Mapping):
-        return degrees
-    return {
-        str(degree): [dataclasses.asdict(one) if isinstance(one, Variant) else one for one in variants]
-        for degree, variants in degrees.items()
-    }
-
-
-def _read_op(op: str, rows: Mapping[str, Any]) -> dict[int, tuple[Variant, ...]]:
+def _read_op(rows: Mapping[str, Any]) -> dict[int, tuple[Variant, ...]]:
     return {int(degree): tuple(Variant(**row) for row in variants) for degree, variants in rows.items()}

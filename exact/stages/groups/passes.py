@@ -127,8 +127,8 @@ class GroupLimits(NamedTuple):
 
     `kind` and `worth` (c,) are those of a form and of one replica of it, `counts`, `stride` and `kind_worth` (k,) of a
     kind of devices, of which the first has stride 0. `used` (cells, k) and `cell_worth` (cells,) are the devices that a
-    cell stands for, none of the first kind, and what they are worth. `share` (c, q) is `GroupProblem.gradient_share`, times
-    `speed` over replicas.
+    cell stands for, none of the first kind, and what they are worth. `share` (c, q) is `GroupProblem.gradient_share`,
+    times `speed` over replicas.
     `index_of` (devices + 1,) says which number of replicas is the first of at least so many, q where none is.
     `flying`: 0 for one, 1 for those of the replicas from the stage on, 2 for all of `microbatches`.
     `taken`, `speed` and `part` (q,) are micro-batches of each replica, how many of those a batch is, and the part of

@@ -408,6 +408,7 @@ def solve_groups(
     """
     search = GroupSearch(problem, ideals)
     best: GroupedStages | None = None
+    reached: tuple[float, ...] = ()
     value, bound, steps = upper, lower, 0
     excess = _FIRST_EXCESS * lower if lower > 0 else 0.0
     most = _most_seconds(problem)
@@ -427,15 +428,16 @@ def solve_groups(
             complete = False
             break
         if found.plan is not None:
-            best = found.plan
-            value = min(group_value(problem, best)[0], limit)
+            best, reached = found.plan, group_value(problem, found.plan)
+            value = min(reached[0], limit)
             if on_solution is not None:
                 on_solution(best)
             if wide:
                 runs = prefixes_of(problem, order[np.argsort(best.stage[order], kind="stable")])
                 better = solve_groups(problem, runs, lower=bound, upper=value, budget=budget, on_solution=on_solution)
-                if better.assignment is not None:
-                    best, value = better.assignment, group_value(problem, better.assignment)[0]
+                if better.assignment is not None and better.value is not None:
+                    best, reached = better.assignment, better.value
+                    value = reached[0]
             step *= _GALLOP
             continue
         if not found.exact:
@@ -451,9 +453,7 @@ def solve_groups(
             on_bound(bound)
     if best is None:
         return StageResult(None, None, (min(bound, value),), "infeasible" if complete else "no_solution", steps)
-    return StageResult(
-        best, group_value(problem, best), (min(bound, value),), "optimal" if complete else "feasible", steps
-    )
+    return StageResult(best, reached, (min(bound, value),), "optimal" if complete else "feasible", steps)
 
 
 def _most_seconds(problem: GroupProblem) -> float:

@@ -58,8 +58,8 @@ Tarnawski et al.: Piper, NeurIPS 2021, section 3. Narayanan et al.: PipeDream, S
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -232,51 +232,78 @@ def group_uses(problem: GroupProblem, plan: GroupedStages) -> list[dict[int, Gro
     plan
         Stages, none of them empty.
     """
-    structure, stage = problem.structure, plan.stage
-    tensor_of = np.repeat(np.arange(structure.num_tensors), np.diff(structure.tensor_indptr))
-    made, read = stage[structure.tensor_src], stage[structure.tensor_dst]
-    uses, forms = list[dict[int, GroupUse]](), problem.forms
-    for j, counts in enumerate(plan.replicas):
-        inside, d, kinds = np.flatnonzero(stage == j), int(counts.sum()), np.flatnonzero(counts).tolist()
-        enters = np.unique(tensor_of[(read == j) & (made[tensor_of] != j)])
-        leaves = np.unique(tensor_of[(made[tensor_of] == j) & (read != j)])
-        uses.append({})
-        for k in kinds:
-            c, rows, taken = forms[int(plan.degree[j]), k], plan.row[k, inside], int(plan.taken[j, k])
-            part = taken / problem.microbatches
-            if len(kinds) > 1:
-                mix = int(np.flatnonzero((problem.mixes == counts).all(axis=1))[0])
-                gradient = float(problem.mix_s[c, mix] * problem.most_param_bytes[c, inside].sum())
+    d, several = plan.replicas.sum(axis=1), (plan.replicas > 0).sum(axis=1) > 1
+    behind, forms, uses = np.cumsum(d[::-1])[::-1].tolist(), problem.forms, [dict[int, GroupUse]() for _ in d]
+    borders = _borders(problem.structure, plan.stage)
+    for k in range(len(problem.counts)):
+        stages, form = np.flatnonzero(plan.replicas[:, k]), np.full(len(d), -1)
+        form[stages] = [forms[t, k] for t in plan.degree[stages].tolist()]
+        *seconds, gradient, exchanged, held, fixed, shared = _sums(problem, plan.stage, form, plan.row[k], borders)
+        for j in stages.tolist():
+            part = int(plan.taken[j, k]) / problem.microbatches
+            if several[j]:
+                mix = int(np.flatnonzero((problem.mixes == plan.replicas[j]).all(axis=1))[0])
+                sent = problem.mix_s[form[j], mix] * exchanged[j]
             else:
-                share = float(problem.gradient_share[c, int(np.searchsorted(problem.replicas, d))])
-                gradient = float(problem.gradient_s[rows].sum()) * share / d
-            y = problem.flying(taken, int(plan.replicas[j:].sum()), mixed=len(kinds) > 1)
-            syncs = math.fsum(_syncs(problem, int(v), int(row), stage) for v, row in zip(inside, rows, strict=True))
-            uses[j][k] = GroupUse(
-                work_s=float(problem.time_s[rows].sum()) * part,
-                in_s=float(problem.transfer_s[c, enters].sum()) * part,
-                out_s=float(problem.transfer_s[c, leaves].sum()) * part,
-                sync_s=syncs * part,
-                gradient_s=gradient,
-                in_flight=y,
-                memory_bytes=float(problem.held_bytes[rows].sum()) * y
-                + float(problem.fixed_bytes[rows].sum())
-                + float(problem.shared_bytes[rows].sum()) * max(part, 1.0 / d),
-            )
+                sent = gradient[j] * problem.gradient_share[form[j], np.searchsorted(problem.replicas, d[j])] / d[j]
+            y = problem.flying(int(plan.taken[j, k]), behind[j], mixed=bool(several[j]))
+            size = held[j] * y + fixed[j] + shared[j] * max(part, 1.0 / d[j])
+            uses[j][k] = GroupUse(*(float(each[j]) * part for each in seconds), float(sent), y, float(size))
     return uses
 
 
-def _syncs(problem: GroupProblem, v: int, row: int, stage: IntArray) -> float:
-    """Return the seconds that a variant of node v gathers at borders of its stage."""
-    structure = problem.structure
-    others = np.concatenate(
-        [
-            structure.pred[structure.pred_indptr[v] : structure.pred_indptr[v + 1]],
-            structure.succ[structure.succ_indptr[v] : structure.succ_indptr[v + 1]],
-        ]
-    )
-    seconds = problem.sync_s[problem.sync_indptr[row] : problem.sync_indptr[row + 1]]
-    return float(seconds[stage[others] != stage[v]].sum())
+class _Borders(NamedTuple):
+    """What crosses the borders of stages, a column each.
+
+    Parameters
+    ----------
+    enters, leaves
+        (2, ...) a stage, and a tensor that enters or leaves it.
+    far
+        (2, ...) a node, and the place of a node of another stage among its neighbours: predecessors, then successors.
+    """
+
+    enters: IntArray
+    leaves: IntArray
+    far: IntArray
+
+
+def _borders(structure: StageProblem, stage: IntArray) -> _Borders:
+    tensor_of = np.repeat(np.arange(structure.num_tensors), np.diff(structure.tensor_indptr))
+    maker, reader = stage[structure.tensor_src][tensor_of], stage[structure.tensor_dst]
+    enters = np.unique(np.stack([reader, tensor_of])[:, maker != reader], axis=1)
+    left = np.unique(enters[1])
+    nodes, before, after = np.arange(len(stage)), np.diff(structure.pred_indptr), np.diff(structure.succ_indptr)
+    node = np.concatenate([np.repeat(nodes, before), np.repeat(nodes, after)])
+    place_of_pred = np.arange(len(structure.pred)) - np.repeat(structure.pred_indptr[:-1], before)
+    place_of_succ = np.arange(len(structure.succ)) - np.repeat(structure.succ_indptr[:-1] - before, after)
+    places = np.stack([node, np.concatenate([place_of_pred, place_of_succ])])
+    far = places[:, stage[node] != stage[np.concatenate([structure.pred, structure.succ])]]
+    return _Borders(enters, np.stack([stage[structure.tensor_src[left]], left]), far)
+
+
+def _sums(problem: GroupProblem, stage: IntArray, form: IntArray, row: IntArray, borders: _Borders) -> FloatArray:
+    """Return (9, s) sums over each stage on a kind of devices, of which it has a form, -1 where it is on others.
+
+    Seconds of work, tensors that enter and leave, and gathers; of gradients, the bytes that several kinds exchange;
+    bytes in flight, once, and shared.
+    """
+    nodes = np.flatnonzero(form[stage] >= 0)
+    far = borders.far[:, form[stage[borders.far[0]]] >= 0]
+
+    def summed(where: IntArray, values: FloatArray) -> FloatArray:
+        return np.bincount(where, values, len(form))
+
+    work, gradient, *sizes = (
+        summed(stage[nodes], values[row[nodes]])
+        for values in (
+            problem.time_s, problem.gradient_s, problem.held_bytes, problem.fixed_bytes, problem.shared_bytes,
+        )
+    )  # fmt: skip
+    moved = [summed(at, problem.transfer_s[form[at], tensor]) for at, tensor in (borders.enters, borders.leaves)]
+    syncs = summed(stage[far[0]], problem.sync_s[problem.sync_indptr[row[far[0]]] + far[1]])
+    exchanged = summed(stage[nodes], problem.most_param_bytes[form[stage[nodes]], nodes])
+    return np.stack([work, *moved, syncs, gradient, exchanged, *sizes])
 
 
 def group_value(problem: GroupProblem, plan: GroupedStages) -> tuple[float]:
