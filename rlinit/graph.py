@@ -82,6 +82,7 @@ _NOTES = (
     "label",
     "axes",
     "operands",
+    "constant_bytes",
     "note",
 )
 """Attributes that are carried along: what importers say of an op's origin, and ``note`` for whatever users like."""
@@ -399,6 +400,12 @@ class Graph:
     def total_param_bytes(self) -> float:
         """Bytes of all parameters, those that several ops read once."""
         return float(np.nansum(self.param_bytes)) - repeated_bytes(self.shared, range(self.num_ops))
+
+    @property
+    def constant_bytes(self) -> FloatArray:
+        """(n,) bytes of parameters that training does not change, as importers note them: buffers, masks, tables."""
+        noted = [float(self.extras.get(v, {}).get("constant_bytes", 0.0)) for v in range(self.num_ops)]
+        return np.minimum(noted, np.nan_to_num(self.param_bytes))
 
     @property
     def edge_bytes(self) -> FloatArray:

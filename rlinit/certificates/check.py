@@ -77,7 +77,7 @@ graph           ops edges  asked
 op              name op param_bytes shared out_bytes flops time_s colocate forbidden outputs view precision menu  asked
                 module scopes node  asked of training pipelines, where they say what may be computed again
                 backward_of  fixed for stages: none, but in training
-                backward_time_s nodes axes operands holds tensors label note  unread
+                backward_time_s nodes axes operands constant_bytes holds tensors label note  unread
 hardware        device link bandwidth latency_s  asked
                 sharing  fixed for pipelines: none
                 format  fixed: this one
@@ -182,7 +182,7 @@ SCALE_BITS = 4096
 OP_KEYS = frozenset(
     ("name", "op", "param_bytes", "shared", "out_bytes", "flops", "time_s", "colocate", "forbidden", "backward_of")
     + ("backward_time_s", "node", "nodes", "module", "scopes", "holds", "outputs", "tensors", "view")
-    + ("axes", "operands", "precision", "label", "note", "menu")
+    + ("axes", "operands", "constant_bytes", "precision", "label", "note", "menu")
 )
 DEVICE_KEYS = frozenset(
     ("name", "kind", "node", "memory_bytes", "cache_bytes", "reserve_bytes", "flops_per_s", "bytes_per_s", "launch_s")

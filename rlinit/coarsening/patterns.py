@@ -129,6 +129,8 @@ def with_whole_ops(graph: Graph, results: Collection[int] = ()) -> Graph:
             for key in ("axes", "operands"):
                 row.pop(key, None)
             row |= joined_axes(graph, ops)
+            if constants := sum(graph.extras[v].get("constant_bytes", 0) for v in ops):
+                row["constant_bytes"] = constants
             row["nodes"] = [node for v in ops for node in graph.extras[v]["nodes"]]
             row["parts"] = [[graph.extras[v]["node"], *graph.extras[v]["tensors"]] for v in ops[:-1]]
     return dataclasses.replace(contracted(graph, groups), kinds=tuple(kinds), extras=dict(enumerate(rows)))

@@ -183,7 +183,8 @@ class Assembly:
                 tensor = self._type(held, step.label)
                 is_parameter = step.reads_weights and held in self.stored and len(tensor.shape or ()) >= 2
                 size = tensor.bytes_in(self.precision, is_weight=held in self.stored)
-                self._holdings.add(step.label, held, size, is_parameter=is_parameter)
+                is_trained = held in self.stored and tensor.is_float
+                self._holdings.add(step.label, held, size, is_parameter=is_parameter, is_trained=is_trained)
         used = [name for name in step.makes if name in self.read] or list(step.makes)
         outputs = [self._type(name, step.label) for name in used]
         row = {

@@ -24,8 +24,8 @@ class Holdings:
     ----------
     sharing
         See above.
-    param_bytes
-        op -> bytes it holds.
+    param_bytes, constant_bytes
+        op -> bytes it holds, and those of them that training does not change.
     group
         op -> the op that leads its group; a forest, see `label`.
 
@@ -37,6 +37,7 @@ class Holdings:
 
     sharing: Sharing = "hold"
     param_bytes: dict[str, int] = field(default_factory=dict)
+    constant_bytes: dict[str, int] = field(default_factory=dict)
     group: dict[str, str] = field(default_factory=dict)
     _holder: dict[str, str] = field(default_factory=dict)
     _held: set[tuple[str, str]] = field(default_factory=set)
@@ -46,7 +47,7 @@ class Holdings:
         if self.sharing not in get_args(Sharing):
             raise ValueError(f"sharing is {self.sharing!r}; expected one of {', '.join(get_args(Sharing))}")
 
-    def add(self, op: str, tensor: str, num_bytes: int, *, is_parameter: bool) -> None:
+    def add(self, op: str, tensor: str, num_bytes: int, *, is_parameter: bool, is_trained: bool) -> None:
         """Note that an op reads a constant tensor; reading it twice counts once.
 
         Parameters
@@ -59,6 +60,8 @@ class Holdings:
             Its bytes, >= 0.
         is_parameter
             Whether it is a parameter in the sense above.
+        is_trained
+            Whether training changes it: neither a buffer, a mask or a table, nor a parameter without a gradient.
         """
         if (op, tensor) in self._held:
             return
@@ -69,12 +72,16 @@ class Holdings:
             self.group[second] = self.group.setdefault(first, first)
             return
         self.param_bytes[op] = self.param_bytes.get(op, 0) + num_bytes
+        if num_bytes and not is_trained:
+            self.constant_bytes[op] = self.constant_bytes.get(op, 0) + num_bytes
         if is_parameter and self.sharing == "hold" and num_bytes:
             self._readers.setdefault(tensor, {})[op] = num_bytes
 
     def attributes(self) -> dict[str, dict[str, Any]]:
         """Return op -> what its parameters make of its row: bytes, those that are shared, a colocation group."""
         rows: dict[str, dict[str, Any]] = {op: {"param_bytes": held} for op, held in self.param_bytes.items()}
+        for op, held in self.constant_bytes.items():
+            rows[op]["constant_bytes"] = held
         for tensor, readers in self._readers.items():
             for op, held in readers.items() if len(readers) > 1 else ():
                 rows[op].setdefault("shared", {})[tensor] = held

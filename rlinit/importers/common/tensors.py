@@ -24,6 +24,11 @@ class TensorType:
     dtype: str
     shape: tuple[int, ...] | None
 
+    @property
+    def is_float(self) -> bool:
+        """Whether its elements are floating-point numbers."""
+        return self.dtype.startswith(("float", "bfloat"))
+
     def bytes_in(self, precision: Precision, *, is_weight: bool) -> int:
         """Return the bytes of its elements where numbers are kept as `precision` says.
 
@@ -42,9 +47,8 @@ class TensorType:
         element = _ELEMENT.fullmatch(self.dtype)
         if element is None:
             raise InvalidGraph(f"tensor {self.name!r} holds {self.dtype}; expected numbers, whose size is known")
-        is_float = self.dtype.startswith(("float", "bfloat"))
         count = math.prod(self.shape or ())
-        return precision.bytes_of(count, int(element["bits"] or 8), is_float=is_float, is_weight=is_weight)
+        return precision.bytes_of(count, int(element["bits"] or 8), is_float=self.is_float, is_weight=is_weight)
 
     @property
     def described(self) -> list[str | int]:

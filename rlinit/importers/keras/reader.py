@@ -345,12 +345,15 @@ class _Rows:
         elements = _elements(node.output_tensors, name)
         kept = _kept_in(operation, self.precision)
         num_params = sum(math.prod(w.shape) for w in getattr(operation, "weights", ()))
+        fixed = sum(math.prod(w.shape) for w in getattr(operation, "non_trainable_weights", ()))
+        constants = kept.bytes_of(fixed, 0, is_float=True, is_weight=True)
         row: dict[str, Any] = {
             "op": type(operation).__name__,
             "param_bytes": kept.bytes_of(num_params, 0, is_float=True, is_weight=True),
             "out_bytes": kept.bytes_of(elements, 0, is_float=True, is_weight=False),
             "flops": layer_flops(operation, [_elements([t], name) for t in node.input_tensors], elements),
             "node": call.label,
+            **({"constant_bytes": constants} if constants else {}),
             **({"view": True} if type(operation).__name__ in _VIEWS else {}),
             **kept.noted(),
         }

@@ -76,6 +76,12 @@ class ProgramReader:
         self.inputs: dict[str, InputKind] = {spec.arg.name: spec.kind for spec in program.graph_signature.input_specs}
         self.sizes = SizeTable(program, batch, dims)
         self.nodes = [node for node in program.graph.nodes if node.op != "output"]
+        self.trained = {  # parameters with a gradient, and what is computed from them alone
+            spec.arg.name
+            for spec in program.graph_signature.input_specs
+            if spec.kind == InputKind.PARAMETER
+            and getattr(program.state_dict.get(spec.target or ""), "requires_grad", True)
+        }
         self.returned = {node for node in program.graph.output_node().all_input_nodes}
         self.stored = {
             spec.arg.name
@@ -125,6 +131,8 @@ class ProgramReader:
             self._open(node, str(node.target).removesuffix(".default").removeprefix("aten."))
         else:
             self.roots[node] = self._root(node)
+            if any(source.name in self.trained for source in node.all_input_nodes):
+                self.trained.add(node.name)
             self.folded[node] = self._modules_in(node)
 
     def _open(self, node: Node, kind: str) -> None:
@@ -225,7 +233,8 @@ class ProgramReader:
             return
         size = sum(self._bytes(tensor, root.name, is_weight=True) for tensor in tensors_of(root.meta["val"]))
         is_parameter = self.inputs.get(root.name) == InputKind.PARAMETER
-        holdings.add(op.name, root.name, size, is_parameter=is_parameter)
+        is_trained = source.name in self.trained
+        holdings.add(op.name, root.name, size, is_parameter=is_parameter, is_trained=is_trained)
 
     def _row(self, op: _Op) -> dict[str, Any]:
         outputs = self._outputs(op)

@@ -566,7 +566,7 @@ def _shapes(row: Mapping[str, Any]) -> list[tuple[int, ...]]:
 
 def _trained(graph: Graph) -> list[bool]:
     """Return (n,) whether gradients flow into what an op makes."""
-    found: list[bool] = (known_bytes(graph.param_bytes) > 0).tolist()
+    found: list[bool] = (known_bytes(graph.param_bytes) > graph.constant_bytes).tolist()
     for v in graph.order.tolist():
         before = graph.pred[graph.pred_indptr[v] : graph.pred_indptr[v + 1]].tolist()
         kinds = [str(one[0]) for one in graph.extras.get(v, {}).get("outputs", ()) if one]

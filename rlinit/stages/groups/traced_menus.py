@@ -206,15 +206,16 @@ def _variants(
     alone: bool,
 ) -> float:
     """Add the variants of a degree to the menus of nodes; return the bytes beside what they hold."""
-    params = _params(traced, layout, local)
+    params = _held_once(traced, layout, known_bytes(traced.graph.param_bytes))
+    trained = params - _held_once(traced, layout, traced.graph.constant_bytes) if traced.training else params
+    fixed = params + (traced.state_factor - 1.0) * trained if traced.training else params
     held, entering = _held(traced, layout)
     size = np.bincount(traced.node_of_op)
     t, name = layout.degree, "sequence" if layout.scatters else "tensor" if layout.degree > 1 else "plain"
     syncs = _syncs(traced, layout)
     again = traced.training and traced.recompute
     for node in range(traced.num_nodes):
-        factor = traced.state_factor if traced.training else 1.0
-        sizes = {"param_bytes": params[node], "fixed_bytes": factor * params[node], "sync_bytes": syncs[node]}
+        sizes = {"param_bytes": trained[node], "fixed_bytes": fixed[node], "sync_bytes": syncs[node]}
         for recomputed in (False, True) if again and size[node] > 1 and entering[node] < held[node] else (False,):
             by_kind = {
                 kind: float(ahead[node] * (1 + recomputed) + back[node]) for kind, (ahead, back) in seconds.items()
@@ -231,11 +232,13 @@ def _variants(
     return width + more
 
 
-def _params(traced: _Traced, layout: Layout, local: Graph) -> FloatArray:
-    """Return (nodes,) bytes of parameters that a device holds, those that ops of a node share once."""
-    params = traced.total(known_bytes(local.param_bytes))
+def _held_once(traced: _Traced, layout: Layout, column: FloatArray) -> FloatArray:
+    """Return (nodes,) bytes that a device has of what ops hold (n,), parameters that ops of a node share once."""
+    params = traced.total(column * layout.params)
     for one in traced.graph.shared:
         readers = np.array(one.readers, np.int64)
+        if (column[readers] < one.size_bytes).any():
+            continue
         for node in np.unique(traced.node_of_op[readers]).tolist():
             inside = readers[traced.node_of_op[readers] == node]
             shares = layout.params[inside]

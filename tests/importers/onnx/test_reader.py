@@ -140,6 +140,7 @@ def test_shape_arithmetic_is_folded() -> None:
     graph = from_onnx(model, batch=5)
     assert graph.kinds == ("input", "MatMul", "Reshape", "Sub")
     assert graph.param_bytes.tolist() == [0, 96, 24, 4]
+    assert graph.constant_bytes.tolist() == [0, 0, 24, 4]
     assert graph.extras[3]["outputs"] == [["float32", 5, 3, 2]]
 
 
@@ -211,6 +212,7 @@ def test_quantized_weights_count_as_stored() -> None:
     nodes = [node("DequantizeLinear", ["q", "s"], ["w"]), node("MatMul", ["x", "w"], ["y"])]
     model = model_of(nodes, stored=[tensor("q", 4, 6, dtype=np.int8), tensor("s")])
     assert from_onnx(model).param_bytes.tolist() == [0, 24 + 4]
+    assert from_onnx(model).constant_bytes.tolist() == [0, 24]
     stored = [helper.make_tensor("q", onnx.TensorProto.INT4, [3, 3], [1] * 9), tensor("s")]
     model = model_of(
         [node("DequantizeLinear", ["q", "s"], ["w"]), node("MatMul", ["x", "w"], ["y"])],

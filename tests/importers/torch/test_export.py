@@ -125,7 +125,7 @@ def test_shared_parameters_join_groups() -> None:
     """Ops linked by a chain of shared parameters share one group, whatever the order of the links."""
     holdings = Holdings("colocate")
     for op, tensor in [("a", "s"), ("b", "t"), ("c", "s"), ("d", "t"), ("e", "s"), ("e", "t"), ("f", "u"), ("a", "s")]:
-        holdings.add(op, tensor, 8, is_parameter=True)
+        holdings.add(op, tensor, 8, is_parameter=True, is_trained=True)
     assert len({holdings.label(op) for op in "abcde"}) == 1
     assert holdings.label("a") is not None
     assert holdings.label("f") is None
@@ -136,7 +136,7 @@ def test_a_mask_read_by_every_layer_is_copied() -> None:
     """Buffers and constants never force their readers together; each reader holds its own."""
     graph = from_torch(module_of(lambda self, x: torch.sin(x + self.mask) + self.mask, mask=ones(4)), (ones(4),))
     assert graph.groups == ()
-    assert graph.param_bytes.sum() == 32
+    assert graph.param_bytes.sum() == graph.constant_bytes.sum() == 32
 
 
 def test_constants_are_folded() -> None:

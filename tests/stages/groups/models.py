@@ -128,3 +128,21 @@ def without_weights(config: Any) -> tuple[nn.Module, tuple[Any, ...]]:
     with torch.device("meta"):
         module = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config)).eval()
     return module, (torch.zeros(1, 2048, dtype=torch.long, device="meta"),)
+
+
+class _WithConstants(nn.Module):
+    """A mask, a layer without gradients, and one that is trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.ones(4, 8))
+        self.frozen = nn.Linear(8, 8).requires_grad_(False)
+        self.last = nn.Linear(8, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.relu(self.frozen(x * self.mask)))  # type: ignore[no-any-return, operator]
+
+
+def with_constants() -> nn.Module:
+    """Return a model of which a part is not trained."""
+    return _WithConstants()

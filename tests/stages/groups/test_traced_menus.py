@@ -39,11 +39,29 @@ def test_plain_variants_take_what_the_ops_take() -> None:
     for v, name in enumerate(graph.names):
         (plain,) = menu.ops[name][1]
         assert plain.time_s == pytest.approx(3.0 * seconds[v])
-        assert plain.param_bytes == graph.param_bytes[v]
-        assert plain.fixed_bytes == pytest.approx(8.0 * graph.param_bytes[v])
+        assert plain.param_bytes == graph.param_bytes[v] - graph.constant_bytes[v]
+        assert plain.fixed_bytes == pytest.approx(8.0 * plain.param_bytes + graph.constant_bytes[v])
     kept = sum(rows[1][0].held_bytes for rows in menu.ops.values())
     views = np.array([bool(graph.extras[v].get("view")) for v in range(graph.num_ops)])
     assert kept == pytest.approx(graph.made_bytes[~views].sum())
+
+
+def test_constants_are_held_and_not_exchanged() -> None:
+    """Buffers, and parameters without a gradient, take memory, but no exchange and no state of an optimizer."""
+    module = models.with_constants()
+    graph = Graph.from_torch(module, (models.torch.ones(4, 8),))
+    trained = sum(one.numel() * 4.0 for one in module.parameters() if one.requires_grad)
+    constant = graph.total_param_bytes - trained
+    assert constant == graph.constant_bytes.sum() == (4 * 8 + 8 * 8 + 8) * 4.0
+    for training, exchanged, held in (("1f1b", trained, 4.0 * trained + constant), (None, None, trained + constant)):
+        menu = with_traced_menu(graph, EIGHT, training=training, optimizer="adam").menu  # type: ignore[arg-type]
+        assert menu is not None
+        for degree in (1, 2):
+            rows = [ways[degree][0] for ways in menu.ops.values()]
+            share = sum(row.fixed_bytes for row in rows) / held
+            assert share == 1.0 if degree == 1 else 0.5 <= share < 1.0
+            if exchanged is not None:
+                assert sum(row.param_bytes for row in rows) <= exchanged / (1 if degree == 1 else 1.5)
 
 
 def test_layers_kept_whole_add_up_and_may_recompute() -> None:
@@ -96,9 +114,9 @@ def test_a_menu_agrees_with_that_of_the_config(tmp_path: Any) -> None:
     for degree in (1, 2, 4, 8):
         mine = ours.menu.ops["model.layers.1"][degree][0]
         (other,) = (one for one in theirs.menu.ops["layer1"][degree] if one.name == mine.name)
-        masks = mine.param_bytes - other.param_bytes  # and tables of positions, which configs do not count
+        assert mine.param_bytes == other.param_bytes
+        masks = mine.fixed_bytes - 8.0 * mine.param_bytes  # and tables of positions, which configs do not count
         assert 0.0 <= masks < 8e6
-        assert mine.fixed_bytes == pytest.approx(8.0 * mine.param_bytes)
         assert 0.7 < mine.time_s / other.time_s < 2.0  # type: ignore[operator]
         whole = ours.menu.ops["model.layers.1"][1][0].held_bytes
         assert degree * mine.held_bytes == pytest.approx(whole, rel=0.1)
