@@ -185,8 +185,8 @@ EDITS: dict[tuple[str, str], list[tuple[Any, Any]]] = {
     ("op", "precision"): [(LATENCY, ["fp16", "fp16"]), (PIPELINE, ["fp16", None])],
     ("op", "backward_of"): [(PIPELINE, "b")],
     **{("op", field): [(LATENCY, value), (PIPELINE, value)] for field, value in (
-        ("backward_time_s", 1.0), ("nodes", ["n"]), ("axes", {"view": True}), ("operands", [["", 2]]), ("constant_bytes", 4.0),
-        ("holds", ["w"]), ("tensors", ["t"]), ("label", "l"), ("note", {"cost": 1.0}))},
+        ("backward_time_s", 1.0), ("nodes", ["n"]), ("axes", {"view": True}), ("operands", [["", 2]]),
+        ("constant_bytes", 4.0), ("holds", ["w"]), ("tensors", ["t"]), ("label", "l"), ("note", {"cost": 1.0}))},
     **{("op", field): [(TRAINING, value)] for field, value in (("node", "n"), ("module", "m"), ("scopes", [["m"]]))},
     ("op", "menu"): [
         (GROUPS, {"1": [{"name": "plain", "time_s": 1.0}]}), (GROUPS, {}), (GROUPS, {"0": [], "1": []}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -123,6 +124,36 @@ def test_a_plan_of_several_shapes_is_refused_with_what_one_shape_costs() -> None
         InvalidPlan, match=r"stage 1 has 2 replicas of 2 devices .* uniform=True, which takes .* in place"
     ):
         to_megatron_flags(plan)
+
+
+def _on_processes(plan: Plan, where: Path) -> None:
+    groups = pytest.importorskip("rlinit.executors.groups")
+    groups.DistributedModel(plan, None)
+
+
+RUNTIMES: dict[str, Callable[[Plan, Path], object]] = {
+    "Megatron runs": lambda plan, where: to_megatron_flags(plan),
+    "torchtitan runs": lambda plan, where: to_torchtitan(plan),
+    "vLLM runs": lambda plan, where: to_server_flags(plan, "vllm"),
+    "SGLang runs": lambda plan, where: to_server_flags(plan, "sglang"),
+    "processes run": lambda plan, where: to_torchrun_script(plan, None, where / "x.py", factory="a:b"),
+    "processes run ": _on_processes,
+}
+
+
+@pytest.mark.parametrize("runs", RUNTIMES)
+def test_unequal_shares_are_refused(runs: str, tmp_path: Path) -> None:
+    """By every runtime, with the stage, also where one kind of devices has micro-batches left over."""
+    ways = {1: [{"time_s": {"a100": 1.0, "l4": 2.5}}]}
+    graph = rlinit.Graph.build([(f"layer{v}", {"menu": ways}) for v in range(LAYERS)], [])
+    hardware = rlinit.Hardware.preset("1x2xa100-80g+1x4xl4")
+    mixed = rlinit.schedule(graph, hardware, replicas="mixed", training="1f1b", microbatches=36)
+    assert mixed.stages[0].shares
+    uneven = planned((LAYERS, 3, 1))
+    for plan in (mixed, uneven):
+        with pytest.raises(InvalidPlan, match=rf"stage 0 take unequal shares of a batch; {runs.strip()} equal ones"):
+            RUNTIMES[runs](plan, tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_command_line_writes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
