@@ -587,7 +587,7 @@ def fits(
         Most seconds, and of all ideals.
     """
     quick = (work + limits.share[c, at] * gradient) * (1.0 - _ROOM) <= limit * limits.speed[at]
-    return quick and least_bytes(i, j, c, y, limits.part[at], sums) <= limits.memory[c]
+    return bool(quick and least_bytes(i, j, c, y, limits.part[at], sums) <= limits.memory[c])
 
 
 @njit(cache=True, nogil=True, inline="always")

@@ -238,7 +238,9 @@ def group_uses(problem: GroupProblem, plan: GroupedStages) -> list[dict[int, Gro
     for k in range(len(problem.counts)):
         stages, form = np.flatnonzero(plan.replicas[:, k]), np.full(len(d), -1)
         form[stages] = [forms[t, k] for t in plan.degree[stages].tolist()]
-        *seconds, gradient, exchanged, held, fixed, shared = _sums(problem, plan.stage, form, plan.row[k], borders)
+        work, enter, leave, sync, gradient, exchanged, held, fixed, shared = _sums(
+            problem, plan.stage, form, plan.row[k], borders
+        )
         for j in stages.tolist():
             part = int(plan.taken[j, k]) / problem.microbatches
             if several[j]:
@@ -248,7 +250,8 @@ def group_uses(problem: GroupProblem, plan: GroupedStages) -> list[dict[int, Gro
                 sent = gradient[j] * problem.gradient_share[form[j], np.searchsorted(problem.replicas, d[j])] / d[j]
             y = problem.flying(int(plan.taken[j, k]), behind[j], mixed=bool(several[j]))
             size = held[j] * y + fixed[j] + shared[j] * max(part, 1.0 / d[j])
-            uses[j][k] = GroupUse(*(float(each[j]) * part for each in seconds), float(sent), y, float(size))
+            moved = float(enter[j]) * part, float(leave[j]) * part, float(sync[j]) * part
+            uses[j][k] = GroupUse(float(work[j]) * part, *moved, float(sent), y, float(size))
     return uses
 
 
@@ -292,7 +295,7 @@ def _sums(problem: GroupProblem, stage: IntArray, form: IntArray, row: IntArray,
     far = borders.far[:, form[stage[borders.far[0]]] >= 0]
 
     def summed(where: IntArray, values: FloatArray) -> FloatArray:
-        return np.bincount(where, values, len(form))
+        return np.bincount(where, values, len(form)).astype(np.float64, copy=False)
 
     work, gradient, *sizes = (
         summed(stage[nodes], values[row[nodes]])

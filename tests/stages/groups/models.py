@@ -143,6 +143,6 @@ class _WithConstants(nn.Module):
         return self.last(torch.relu(self.frozen(x * self.mask)))  # type: ignore[no-any-return, operator]
 
 
-def with_constants() -> nn.Module:
-    """Return a model of which a part is not trained."""
-    return _WithConstants()
+def with_constants() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """Return a model of which a part is not trained, and its input."""
+    return _WithConstants(), (torch.ones(4, 8),)

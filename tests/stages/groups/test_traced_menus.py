@@ -48,8 +48,8 @@ def test_plain_variants_take_what_the_ops_take() -> None:
 
 def test_constants_are_held_and_not_exchanged() -> None:
     """Buffers, and parameters without a gradient, take memory, but no exchange and no state of an optimizer."""
-    module = models.with_constants()
-    graph = Graph.from_torch(module, (models.torch.ones(4, 8),))
+    module, args = models.with_constants()
+    graph = Graph.from_torch(module, args)
     trained = sum(one.numel() * 4.0 for one in module.parameters() if one.requires_grad)
     constant = graph.total_param_bytes - trained
     assert constant == graph.constant_bytes.sum() == (4 * 8 + 8 * 8 + 8) * 4.0
