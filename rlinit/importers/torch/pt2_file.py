@@ -211,8 +211,11 @@ def _deserialize(data: dict[str, Any]) -> ExportedProgram:
         entry = getattr(spec, spec.type)
         fqn = entry.tensor_constant_name if spec.type == "tensor_constant" else getattr(entry, f"{spec.type}_name")
         kept = spec.type == "parameter" or (spec.type == "buffer" and entry.persistent)
-        tensor = _on_meta(graph.tensor_values[entry.arg.name])
-        (state if kept else constants)[fqn] = torch.nn.Parameter(tensor, False) if spec.type == "parameter" else tensor
+        meta = graph.tensor_values[entry.arg.name]
+        tensor = _on_meta(meta)
+        if spec.type == "parameter":
+            tensor = torch.nn.Parameter(tensor, tensor.is_floating_point() and bool(meta.requires_grad))
+        (state if kept else constants)[fqn] = tensor
     return ExportedProgramDeserializer().deserialize(serialized, state, constants, None)
 
 
