@@ -21,6 +21,7 @@ import numpy as np
 from rlinit.budget import Budget
 from rlinit.certificates.clauses import Clauses, Lit, Name, Var, negated
 from rlinit.certificates.latency_program import LatencyProgram
+from rlinit.kernels.compiled import njit
 
 _DECAY = 0.95
 """What the activity of an op is worth after a further conflict."""
@@ -284,56 +285,37 @@ class Learning:
         if len(ops) < 2 or len(ops) ** 3 > _MOST_WINDOWS:
             return True
         fixed = np.array([self.left[lead[v]] == 1 << i for v in ops])
-        low, high = (np.array([bound[v] for v in ops]) for bound in (self.low, self.high))
-        time = np.array([self.time[v][i] for v in ops])
-        starts, ends = np.unique(low), np.unique(high + time)
-        wide = ends[None, :] - starts[:, None]
-        early = np.minimum(time, low + time - starts[:, None])  # (start, op) if it runs as early as it can
-        late = np.minimum(time, ends[:, None] - high)  # (end, op) if it runs as late as it can
-        least = np.minimum(early[:, None], late[None])
-        np.minimum(least, wide[:, :, None], out=least)
-        np.maximum(least, 0, out=least)
-        spare = wide - (least * fixed).sum(axis=2)
-        spare[wide <= 0] = np.iinfo(np.int64).max >> 2
-        if spare.min() < 0:
-            h, e = np.unravel_index(np.argmin(spare), spare.shape)
-            self._conflict = self._energy(i, int(starts[h]), int(ends[e]), ops, (least[h, e] * fixed).tolist()), None
+        low, high = (np.array([bound[v] for v in ops], np.int64) for bound in (self.low, self.high))
+        time = np.array([self.time[v][i] for v in ops], np.int64)
+        starts, ends, worst, found = _busy(low, high, time, fixed)
+
+        def window(at: int) -> tuple[int, int, list[int]]:
+            """Return the ends of a window, and the work in it by op."""
+            start, end = int(starts[at // len(ends)]), int(ends[at % len(ends)])
+            least = np.minimum(np.minimum(time, low + time - start), np.minimum(end - high, end - start))
+            return start, end, (np.maximum(least, 0) * fixed).tolist()
+
+        if worst >= 0:
+            start, end, work = window(worst)
+            self._conflict = self._energy(i, start, end, ops, work), None
             return False
-        free = spare[:, :, None] + least * fixed  # what an op has beside the others
-        part = free + 1
-        most = np.minimum(np.minimum(time, wide[:, :, None]), part)
-        fits = (most == part) & (wide > 0)[:, :, None]
-        first, after = early[:, None] >= part, late[None] >= part
-        out = fits & first & after & ~fixed
-        pushed = fits & first & fixed & (ends[None, :, None] - free > low)
-        pulled = fits & after & fixed & (starts[:, None, None] - time + free < high)
-        for kind, found in (("out", out), ("pushed", pushed), ("pulled", pulled)):
-            if found.any():
-                return self._push(kind, found, i, ops, starts, ends, least * fixed, free)
+        for kind, first in zip(("out", "pushed", "pulled"), found.tolist(), strict=True):
+            if max(first) >= 0:
+                self._crowded.add(i)
+                chosen = sorted((at, op) for op, at in enumerate(first) if at >= 0)
+                return all(self._push(kind, i, ops, op, *window(at)) for at, op in chosen)
         return True
 
-    def _push(
-        self, kind: str, found: Any, i: int, ops: list[int], starts: Any, ends: Any, least: Any, free: Any
-    ) -> bool:
-        """Take a device from an op, or move its start, so that work and time agree again; look at it once more."""
-        self._crowded.add(i)
-        done = set[int]()
-        for h, e, at in zip(*map(np.ndarray.tolist, np.nonzero(found)), strict=True):
-            if at in done:
-                continue
-            done.add(at)
-            v, room, work = ops[at], int(free[h, e, at]), least[h, e].tolist()
-            work[at] = room + 1
-            name = self._energy(i, int(starts[h]), int(ends[e]), ops, work, keep=at)
-            if kind == "out":
-                fine = self._set(("x", self.clauses.lead[v], i), False, 0, name)
-            elif kind == "pushed":
-                fine = self._set(v, True, int(ends[e]) - room, name)
-            else:
-                fine = self._set(v, False, int(starts[h]) - self.time[v][i] + room, name)
-            if not fine:
-                return False
-        return True
+    def _push(self, kind: str, i: int, ops: list[int], at: int, start: int, end: int, work: list[int]) -> bool:
+        """Take a device from an op, or move its start, so that work and time agree again; it is looked at once more."""
+        v, room = ops[at], end - start - sum(work) + work[at]
+        work[at] = room + 1
+        name = self._energy(i, start, end, ops, work, keep=at)
+        if kind == "out":
+            return self._set(("x", self.clauses.lead[v], i), False, 0, name)
+        if kind == "pushed":
+            return self._set(v, True, end - room, name)
+        return self._set(v, False, start - self.time[v][i] + room, name)
 
     def _energy(self, i: int, start: int, end: int, ops: list[int], work: list[int], keep: int = -1) -> Name:
         """Return the name of a clause of work, without ops that it does not need."""
@@ -482,3 +464,54 @@ class Learning:
                 if score > most:
                     best, most = (y, forth >= back, int(forth >= back)), score
         return best
+
+
+@njit(cache=True, nogil=True)
+def _busy(low: Any, high: Any, time: Any, fixed: Any) -> Any:
+    """Return starts and ends of windows, the one with most work too much or -1, and where ops have to leave or move.
+
+    Parameters
+    ----------
+    low, high, time, fixed
+        (n,) first and last starts of ops, their times, and whether they are on the device.
+
+    Returns
+    -------
+    tuple
+        Starts and ends, in order; the window with too much work, counted by start, then end; and (3, n) the first
+        in which an op that may be on the device has no room, and those for which one on it starts later, or sooner.
+    """
+    starts, ends = np.unique(low), np.unique(high + time)
+    count, worst, most = len(ends), -1, 0
+    found = np.full((3, len(low)), -1)
+    spare = np.zeros((len(starts), count), np.int64)
+    for h, start in enumerate(starts):
+        for e, end in enumerate(ends):
+            left = end - start
+            for v in range(len(low) if left > 0 else 0):
+                if fixed[v]:
+                    left -= max(0, min(time[v], low[v] + time[v] - start, end - high[v], end - start))
+            spare[h, e] = left
+            if end > start and left < most:
+                worst, most = h * count + e, left
+    longest = 0 if worst >= 0 else time.max()
+    for h, start in enumerate(starts):
+        for e, end in enumerate(ends):
+            if end <= start or spare[h, e] >= longest:
+                continue
+            for v in range(len(low)):
+                early, late = min(time[v], low[v] + time[v] - start), min(time[v], end - high[v])
+                free = spare[h, e]  # what an op has beside the others
+                if fixed[v]:
+                    free += max(0, min(early, late, end - start))
+                if free >= min(time[v], end - start):
+                    continue
+                cases = (
+                    not fixed[v] and early > free and late > free,
+                    fixed[v] and early > free and end - free > low[v],
+                    fixed[v] and late > free and start - time[v] + free < high[v],
+                )
+                for kind in range(3):
+                    if cases[kind] and found[kind, v] < 0:
+                        found[kind, v] = h * count + e
+    return starts, ends, worst, found

@@ -328,6 +328,7 @@ def _proof_of(program: Program, goals: list[int], budget: Budget) -> Derivations
 
     Of latency, a search that learns comes before the tree, but behind its root.
     """
+    root = None
     if isinstance(program, LatencyProgram):
         root = Proof(program.copy(), goals[0], budget, 0)
         if root.run():
@@ -341,8 +342,8 @@ def _proof_of(program: Program, goals: list[int], budget: Budget) -> Derivations
                     search.clauses.conclude()
                     return search.clauses
     proof = Proof(program, goals[0], budget)
-    proof.run(*goals[1:])
-    return proof
+    done = proof.run(*goals[1:])
+    return proof if done or root is None or proof.goal >= root.goal else root
 
 
 def _prove_none(plan: Plan, graph: Graph, hardware: Hardware, time_limit_s: float) -> Proven:
