@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import functools
 import importlib
-import json
 import multiprocessing
 import re
 import tempfile
@@ -21,7 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from benchmarks.record import RESULTS, print_table, save
+from benchmarks.record import print_table, save
 
 IMAGE_MODELS = (
     *("alexnet", "vgg16", "resnet50", "resnet152", "preresnet50", "resnext50_32x4d", "seresnet50", "wrn50_2"),
@@ -245,7 +244,7 @@ def _import_packages() -> None:
 def main() -> None:
     """Import each model and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", help="of the families, measure this one; the rows of the others are kept")
+    parser.add_argument("--only", help="of the families, measure this one and store nothing")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     _import_packages()
@@ -253,10 +252,6 @@ def main() -> None:
     plan += [("transformers", name) for name in (*TEXT_MODELS, *VISION_MODELS, *OTHER_MODELS)]
     plan += [("gpt3", "GPT-3 175B"), ("onnx", "50000")]
     rows = []
-    if options.only:
-        rows = [
-            row for row in json.loads((RESULTS / "importers.json").read_text())["rows"] if row["family"] != options.only
-        ]
     for family, name in plan:
         if options.only in (None, family):
             rows.append(apart(family, name))
@@ -268,8 +263,9 @@ def main() -> None:
     for row in rows:
         if "failed" in row:
             print(f"not imported: {row['model']} ({row['family']}): {row['failed']}")
-    save("importers", rows, seconds_each=SECONDS)
-    write_docs(rows)
+    if options.only is None:
+        save("importers", rows, seconds_each=SECONDS)
+        write_docs(rows)
 
 
 def write_docs(rows: list[dict[str, Any]]) -> None:
