@@ -113,20 +113,14 @@ def _solve(search: GroupsSearch, ideals: Ideals, name: str, *, all_ideals: bool)
 def _why(search: GroupsSearch, ideals: Ideals) -> str:
     problem, options = search.incumbent.problem, search.options
     what = f"no plan of at most {problem.num_devices} devices fits"
-    if len(problem.kinds) > 1:
-        needs = (
-            []
-            if options.uniform
-            else [
-                f"{format_bytes(size)} more on each {kind}"
-                for k, kind in enumerate(problem.kinds)
-                if (size := missing_bytes(problem, ideals, Budget(5.0), k)) is not None
-            ]
-        )
-        return f"{what} their memory" + (f"; {' or '.join(needs)} would do" if needs else "")
-    missing = None if options.uniform else missing_bytes(problem, ideals, Budget(5.0))
-    memory = f"each device's {format_bytes(float(problem.memory_bytes.max()))} of memory"
-    return f"{what} {memory}" + (f"; {format_bytes(missing)} more would do" if missing is not None else "")
+    alone = len(problem.kinds) == 1
+    memory = f"each device's {format_bytes(float(problem.memory_bytes.max()))} of memory" if alone else "their memory"
+    needs = [
+        f"{format_bytes(size)} more" + ("" if alone else f" on each {kind}")
+        for k, kind in enumerate(() if options.uniform else problem.kinds)
+        if (size := missing_bytes(problem, ideals, Budget(5.0), k)) is not None
+    ]
+    return f"{what} {memory}" + (f"; {' or '.join(needs)} would do" if needs else "")
 
 
 def _runs(search: GroupsSearch) -> None:

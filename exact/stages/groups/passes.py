@@ -757,15 +757,6 @@ def _extend_mixed(i: int, j: int, gain: int, limit: float, data: GroupData, grow
 
 
 @njit(cache=True, nogil=True)
-def _rows_for(variants: VariantArrays, num_forms: int) -> StageRows:
-    """Return room for the rows of any stage."""
-    n, most = len(variants.bit_of), 0
-    for a in range(num_forms):
-        most = max(most, variants.row_indptr[(a + 1) * n] - variants.row_indptr[a * n])
-    return new_rows(n, most)
-
-
-@njit(cache=True, nogil=True)
 def _note(best: IntArray, came: IntArray, devices: int, behind: int, j: int, label: int, c: int, at: int) -> None:
     """Take a label where none of its cell with as few replicas has as few devices."""
     for s in range(behind, len(best)):
@@ -853,7 +844,7 @@ def group_pass(
     sums, variants, limits, lattice = data
     p, num_degrees, alike = len(ends) - 1, len(limits.degrees), len(limits.counts) == 1
     border, around = new_border(variants, p), np.zeros(len(limits.degrees))
-    rows = _rows_for(variants, num_degrees)
+    rows = new_rows(len(variants.bit_of), len(variants.time))
     best = np.empty((len(limits.used), limits.most_replicas + 1), np.int64)
     came = np.zeros((len(limits.used), limits.most_replicas + 1, 4), np.int64)
     growing = Growing(ends, labels, best, came, rows, around)

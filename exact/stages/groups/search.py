@@ -186,20 +186,16 @@ def _least_gathers(problem: GroupProblem) -> tuple[FloatArray, FloatArray]:
     keys = source * n + structure.succ
     order = np.argsort(keys)
     edge_of = order[np.searchsorted(keys, structure.pred * n + sink, sorter=order)]
-    edge_in, edge_out = np.zeros((len(keys), num_degrees)), np.zeros((len(keys), num_degrees))
-    if not problem.sync_s.any():
-        return edge_in, edge_out
-    for c in range(num_degrees):
-        for v in range(n):
-            begin, end = problem.rows(c, v)
-            if begin == end:
-                continue
-            gathers = problem.sync_s[problem.sync_indptr[begin] : problem.sync_indptr[end]]
-            least = gathers.reshape(end - begin, -1).min(axis=0)
-            ins = slice(structure.pred_indptr[v], structure.pred_indptr[v + 1])
-            outs = slice(structure.succ_indptr[v], structure.succ_indptr[v + 1])
-            edge_in[edge_of[ins], c], edge_out[outs, c] = np.split(least, [ins.stop - ins.start])
-    return edge_in, edge_out
+    edge_in, edge_out = np.full((2, len(keys), num_degrees), np.inf)
+    form, node = np.divmod(np.repeat(np.arange(num_degrees * n), np.diff(problem.row_indptr)), n)
+    begins = problem.sync_indptr[problem.row_indptr[0] : problem.row_indptr[-1] + 1]
+    sync_s, row = problem.sync_s[begins[0] : begins[-1]], np.repeat(np.arange(len(node)), np.diff(begins))
+    place = np.arange(len(row)) + begins[0] - begins[row] - np.diff(structure.pred_indptr)[node[row]]
+    ins, outs = place < 0, place >= 0
+    entering = edge_of[structure.pred_indptr[node[row[ins]] + 1] + place[ins]]
+    np.minimum.at(edge_in, (entering, form[row[ins]]), sync_s[ins])
+    np.minimum.at(edge_out, (structure.succ_indptr[node[row[outs]]] + place[outs], form[row[outs]]), sync_s[outs])
+    return np.where(np.isfinite(edge_in), edge_in, 0.0), np.where(np.isfinite(edge_out), edge_out, 0.0)
 
 
 @dataclass(frozen=True, slots=True)

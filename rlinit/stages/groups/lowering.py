@@ -116,8 +116,8 @@ MOST_CELLS = 2_000_000
 """counts of devices of all kinds but one, and of replicas: what is behind a stage is told by these."""
 
 
-MOST_MIXES = 8_000
-"""Numbers of replicas of each kind that stages with mixed replicas may have."""
+MOST_MIXES = 40_000
+"""Numbers of replicas of each kind that stages with mixed replicas may have: 256 and 128 devices take a minute."""
 
 
 def kinds_of(hardware: Hardware) -> list[Hardware]:

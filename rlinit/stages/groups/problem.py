@@ -147,17 +147,6 @@ class GroupProblem:
         """Replicas of all stages together, at most."""
         return min(self.num_devices, self.microbatches)
 
-    def rows(self, degree: int, v: int) -> tuple[int, int]:
-        """Return the range of variants of a node at a degree index.
-
-        Parameters
-        ----------
-        degree, v
-            The degree index, and the node.
-        """
-        at = degree * self.num_nodes + v
-        return int(self.row_indptr[at]), int(self.row_indptr[at + 1])
-
     @property
     def forms(self) -> dict[tuple[int, int], int]:
         """The form of each degree on each kind."""

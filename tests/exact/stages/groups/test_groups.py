@@ -153,10 +153,10 @@ def share_seconds(
             *structure.pred[structure.pred_indptr[v] : structure.pred_indptr[v + 1]].tolist(),
             *structure.succ[structure.succ_indptr[v] : structure.succ_indptr[v + 1]].tolist(),
         ]
-        for r in range(*problem.rows(c, v)):
+        for r in range(*problem.row_indptr[c * problem.num_nodes + v :][:2]):
             syncs = problem.sync_s[problem.sync_indptr[r] : problem.sync_indptr[r + 1]].tolist()
             around[r] = sum(s for u, s in zip(near, syncs, strict=True) if u not in ops)
-    for rows in itertools.product(*(range(*problem.rows(c, v)) for v in sorted(ops))):
+    for rows in itertools.product(*(range(*problem.row_indptr[c * problem.num_nodes + v :][:2]) for v in sorted(ops))):
         work, picked = moves + sum(problem.time_s[r] + around[r] for r in rows), list(rows)
         for share in best:
             y = {"one": 1, "batch": share, "behind": min(share, math.ceil(behind * share / n) + mixed)}[
@@ -379,9 +379,9 @@ def test_mixed_replicas_of_one_kind_need_not_divide_a_batch() -> None:
         rlinit.schedule(graph, hardware, replicas="mixed", uniform=True, **asked)
     with pytest.raises(RlinitError, match="tensor_parallel"):
         rlinit.schedule(graph, hardware, replicas=1, tensor_parallel="mixed", microbatches=4)  # type: ignore[arg-type]
-    many = [Device(f"d{i}", f"k{i % 2}") for i in range(200)]
+    many = [Device(f"d{i}", f"k{i % 2}") for i in range(500)]
     with pytest.raises(InvalidHardware, match="too many for mixed"):
-        rlinit.schedule(graph, Hardware.mesh(many, 1.0), replicas="mixed", microbatches=200)
+        rlinit.schedule(graph, Hardware.mesh(many, 1.0), replicas="mixed", microbatches=500)
 
 
 def test_what_is_asked_for_is_kept() -> None:
