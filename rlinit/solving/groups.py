@@ -6,7 +6,7 @@ bound is that of all devices at work.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, get_args
@@ -282,7 +282,7 @@ def rules_of(request: Request) -> GroupRules:
     Raises
     ------
     RlinitError
-        Training without micro-batches; an exchange that is none.
+        Training without micro-batches; an exchange, or bytes by degree, that are none.
     """
     options, graph = request.options, request.graph
     noted = _note(graph)
@@ -292,6 +292,9 @@ def rules_of(request: Request) -> GroupRules:
     count = options.microbatches or noted.get("microbatches") or (None if training else request.hardware.num_devices)
     if count is None:
         raise RlinitError("microbatches is None; expected the number of parts of a batch, such as 64 (--microbatches)")
+    workspace = noted.get("workspace_bytes", {})
+    if not isinstance(workspace, Mapping):
+        raise RlinitError(f"workspace_bytes is {workspace!r}; expected bytes by degree")
     plain = options.training is None and training
     return GroupRules(
         training,
@@ -301,10 +304,7 @@ def rules_of(request: Request) -> GroupRules:
         options.uniform,
         "auto" if plain and options.recompute == "none" else options.recompute,
         _exchange(noted.get("exchange", "ring")),
-        {
-            str(t): check_number("workspace_bytes", size, RlinitError)
-            for t, size in noted.get("workspace_bytes", {}).items()
-        },
+        {str(t): check_number("workspace_bytes", size, RlinitError) for t, size in workspace.items()},
         options.replicas == "mixed",
     )
 

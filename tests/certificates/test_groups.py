@@ -254,3 +254,11 @@ def test_optima_of_piper_are_verified_without_rlinit(devices: int, gib: int, tmp
     )  # fmt: skip
     assert ran.stdout.startswith("VERIFIED (exact) pipeline of stages of several devices"), ran
     assert ran.stdout.strip().endswith("infeasible" if gib == 4 else "optimal")
+
+
+def test_a_note_of_another_form_is_an_error() -> None:
+    """Bytes that a stage needs beside its ops go by degree."""
+    op = {"menu": {1: [{"time_s": 1.0}]}, "note": {"workspace_bytes": 1.0}}
+    hardware = rlinit.Hardware.mesh([rlinit.Device("d0"), rlinit.Device("d1")], 1.0)
+    with pytest.raises(RlinitError, match="expected bytes by degree"):
+        rlinit.schedule(rlinit.Graph.build([("a", op)], []), hardware, objective="pipeline", replicas="auto")
