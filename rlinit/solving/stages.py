@@ -113,7 +113,7 @@ _AUTO: Strategy[StageSearch] = (
     Phase(
         "few ideals",
         partial(exact_ideals, most=FEW_IDEALS),
-        0.3,
+        0.5,
         because=f"up to {FEW_IDEALS:,} ideals, {FEW_LABELS:,} times sets of devices used, it proves the optimum in a "
         "fraction of a second, sooner than any bound; on sparse graphs it may take a minute, and gives way",
     ),
@@ -122,8 +122,9 @@ _AUTO: Strategy[StageSearch] = (
         stage_phases.full_program,
         0.4,
         (_UP_TO_FEW,),
-        "random graphs of 36 to 59 ops on 2 and 3 unlike devices: 7 of 7 proven in 0.2 to 4 s, where ideals, bounds and "
-        "annealing prove 4 in 10 s; on more devices or larger graphs it earns nothing",
+        "sparse random graphs, 30 to 59 ops, 2 and 3 devices: 13 of 17 proven in 10 s, most in 2 s; without 8, most "
+        "in 8 s; in more stages or on larger graphs auto is as good without "
+        "(benchmarks.ledger --problem stages --only 'full program')",
     ),
     Phase(
         "bound chain-order",
