@@ -144,6 +144,8 @@ class PartSearch:
         for d, members in enumerate(self.members):
             begins = np.unique(rows[:, d])
             for i in begins[ends.start[d, begins] < 0]:
+                if size > _MOST_ENDS or self.budget.expired:
+                    raise _GiveUp
                 more = len(members) + 1
                 if size + more > len(ends.ideal):
                     more += size
@@ -157,8 +159,6 @@ class PartSearch:
                 ends.stop[d, i] = size = part_passes.write_ends(
                     i, c, d, members, self.limit, self.tables, size, ends, scratch
                 )
-        if size > _MOST_ENDS:
-            raise _GiveUp
         if size > before:
             blocks, seconds = np.arange(0, size, part_passes.BLOCK), ends.seconds[:size]
             heavy = seconds + ends.held[:size] * self.tables.rates.overflow[c]
