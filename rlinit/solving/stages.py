@@ -28,11 +28,11 @@ CLOSING = 2.0
 """Making and checking the plan takes so many times as long as lowering did."""
 
 
-_FEW_STAGES = 3
+_FEW_STAGES = 4
 """Stages up to which the full program often closes the gap."""
 
-_FEW_CELLS = 200
-"""Nodes times stages up to which the full program does so within seconds."""
+_FEWER_STAGES, _FEW_CELLS = 3, 200
+"""Stages, and nodes times stages, up to which it often does so within seconds (`pipeline`)."""
 
 
 def _bound(name: str) -> Callable[[StageSearch], None]:
@@ -61,9 +61,12 @@ _NO_TRANSFERS: Condition[StageSearch] = Condition(
     "tensors cost nothing", lambda search: not search.incumbent.problem.has_transfers
 )
 _UP_TO_FEW: Condition[StageSearch] = Condition(
-    f"at most {_FEW_STAGES} stages and {_FEW_CELLS} nodes times stages",
+    f"at most {_FEW_STAGES} stages", lambda search: search.incumbent.problem.num_stages <= _FEW_STAGES
+)
+_SMALL: Condition[StageSearch] = Condition(
+    f"at most {_FEWER_STAGES} stages and {_FEW_CELLS} nodes times stages",
     lambda search: (
-        (k := search.incumbent.problem.num_stages) <= _FEW_STAGES
+        (k := search.incumbent.problem.num_stages) <= _FEWER_STAGES
         and k * search.incumbent.problem.num_nodes <= _FEW_CELLS
     ),
 )
@@ -121,7 +124,7 @@ _AUTO: Strategy[StageSearch] = (
         "full program",
         stage_phases.full_program,
         0.4,
-        (_UP_TO_FEW,),
+        (_PIPELINE, _SMALL),
         "sparse random graphs, 30 to 59 ops, 2 and 3 devices: 13 of 17 proven in 10 s, most in 2 s; without 8, most "
         "in 8 s; in more stages or on larger graphs auto is as good without "
         "(benchmarks.ledger --problem stages --only 'full program')",
@@ -215,6 +218,13 @@ _AUTO: Strategy[StageSearch] = (
         "all ideals",
         exact_ideals,
         because="with a good schedule and bound, most ideals are left out; 2 million fit into memory",
+    ),
+    Phase(
+        "full program",
+        stage_phases.full_program,
+        when=(_UP_TO_FEW,),
+        because="in more stages, auto is as good without (benchmarks.ledger --problem stages --only 'full program'); a "
+        "wide graph of 40 ops in 2 stages is proven by it alone (tests.regression.recorded_plans)",
     ),
     Phase(
         "annealing",

@@ -22,7 +22,12 @@ def test_the_parts_run_on_the_processor() -> None:
     """Outputs of plans equal the model's own, costs and passes are compared with what was measured."""
     from benchmarks.components.gpu import PARTS, Scale, measure
 
-    found = measure(list(PARTS), Scale("cpu", layers=1, width=64, tokens=4, repeats=2))
+    try:
+        found = measure(list(PARTS), Scale("cpu", layers=1, width=64, tokens=4, repeats=2))
+    except SystemExit as refusal:
+        if "too busy" in str(refusal):
+            pytest.skip(str(refusal))
+        raise
     assert all(row["scattered: largest difference"] == 0.0 for row in found["executors"])
     assert all(row["measured, s"] > 0 for row in [*found["costs"][1:], *found["llm"]])
     assert all(row["predicted, s"] > 0 for row in [*found["costs"][1:], *found["llm"]])
