@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from itertools import product
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -139,6 +139,18 @@ def _drawn_pipelines() -> Iterator[Case]:
             yield Case(graph, _devices(6 + 2 * (kinds == 1), kinds))
 
 
+def _sparse() -> Iterator[Case]:
+    """Yield pipelines of 30 to 60 ops that read one or two others, of any before, on two and three devices."""
+    for seed in range(16):
+        rng = np.random.default_rng([33, seed])
+        num_ops, k = int(rng.integers(30, 61)), 2 + seed % 2
+        pairs = combinations(range(num_ops), 2)
+        wires = [pair for pair in pairs if rng.random() < 3.0 / num_ops]
+        kinds = k if seed % 4 < 2 else 1
+        graph = _drawn((num_ops, wires), rng, kinds, 1e6, f"sparse {num_ops} {seed}")
+        yield Case(graph, _devices(k, kinds, 3e8))
+
+
 def _bound_memory() -> Iterator[Case]:
     """Yield networks in pipelines whose devices hold little more than an even share of the parameters."""
     for name, k in product(("inceptionv3", "densenet169", "efficientnetb4", "xception"), (4, 8)):
@@ -198,6 +210,7 @@ PORTFOLIO: Mapping[str, Mapping[str, Family]] = {
     "stages": {
         **FAMILIES["stages"],
         "drawn shapes in pipelines": _drawn_pipelines,
+        "small sparse graphs": _sparse,
         "parameters that hardly fit": _bound_memory,
         "activations": _activations,
         "chunks and any ops": _loose,

@@ -131,18 +131,18 @@ def _on_processes(plan: Plan, where: Path) -> None:
     groups.DistributedModel(plan, None)
 
 
-RUNTIMES: dict[str, Callable[[Plan, Path], object]] = {
-    "Megatron runs": lambda plan, where: to_megatron_flags(plan),
-    "torchtitan runs": lambda plan, where: to_torchtitan(plan),
-    "vLLM runs": lambda plan, where: to_server_flags(plan, "vllm"),
-    "SGLang runs": lambda plan, where: to_server_flags(plan, "sglang"),
-    "processes run": lambda plan, where: to_torchrun_script(plan, None, where / "x.py", factory="a:b"),
-    "processes run ": _on_processes,
-}
+RUNTIMES: tuple[tuple[str, Callable[[Plan, Path], object]], ...] = (
+    ("Megatron runs", lambda plan, where: to_megatron_flags(plan)),
+    ("torchtitan runs", lambda plan, where: to_torchtitan(plan)),
+    ("vLLM runs", lambda plan, where: to_server_flags(plan, "vllm")),
+    ("SGLang runs", lambda plan, where: to_server_flags(plan, "sglang")),
+    ("processes run", lambda plan, where: to_torchrun_script(plan, None, where / "x.py", factory="a:b")),
+    ("processes run", _on_processes),
+)
 
 
-@pytest.mark.parametrize("runs", RUNTIMES)
-def test_unequal_shares_are_refused(runs: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("runs", "use"), RUNTIMES)
+def test_unequal_shares_are_refused(runs: str, use: Callable[[Plan, Path], object], tmp_path: Path) -> None:
     """By every runtime, with the stage, also where one kind of devices has micro-batches left over."""
     ways = {1: [{"time_s": {"a100": 1.0, "l4": 2.5}}]}
     graph = rlinit.Graph.build([(f"layer{v}", {"menu": ways}) for v in range(LAYERS)], [])
@@ -151,8 +151,8 @@ def test_unequal_shares_are_refused(runs: str, tmp_path: Path) -> None:
     assert mixed.stages[0].shares
     uneven = planned((LAYERS, 3, 1))
     for plan in (mixed, uneven):
-        with pytest.raises(InvalidPlan, match=rf"stage 0 take unequal shares of a batch; {runs.strip()} equal ones"):
-            RUNTIMES[runs](plan, tmp_path)
+        with pytest.raises(InvalidPlan, match=rf"stage 0 take unequal shares of a batch; {runs} equal ones"):
+            use(plan, tmp_path)
     assert not list(tmp_path.iterdir())
 
 

@@ -50,12 +50,14 @@ def test_values_without_error_are_the_plans(problem: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda one: "-".join(map(str, one.values())))
-def test_draws_move_values(problem: dict[str, Any]) -> None:
-    """Draws are the seed's (rivals are searched in a time); what decides are classes of ops and kinds of devices."""
+def test_draws_move_values(problem: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draws are the seed's; what decides are pairs of the graph's classes and the hardware's kinds."""
+    if problem["objective"] == "pipeline":  # ends by itself in a second, unless the machine is busy
+        monkeypatch.setattr("rlinit.solving.sensitivity._RIVAL_S", None)
     graph, hardware = graph_of(), hardware_of()
     plan = rlinit.schedule(graph, hardware, **problem)
     found, again = (plan.sensitivity(graph, hardware, spread=0.5, draws=12, seed=3) for _ in range(2))
-    assert (found.values[0] == again.values[0]).all()
+    assert (found.values == again.values).all()
     assert found.values.shape[1] == 12
     assert np.ptp(found.values[0]) > 0
     assert (found.regret >= 0).all()

@@ -117,7 +117,7 @@ MOST_CELLS = 2_000_000
 
 
 MOST_MIXES = 40_000
-"""Numbers of replicas of each kind that stages with mixed replicas may have: 256 and 128 devices take a minute."""
+"""Numbers of replicas of each kind that stages with mixed replicas may have: those of 256 and 128 devices."""
 
 
 def kinds_of(hardware: Hardware) -> list[Hardware]:

@@ -134,6 +134,12 @@ def stage_seconds(problem: GroupProblem, ops: frozenset[int], t: int, mix: tuple
     return best
 
 
+def rows_of(problem: GroupProblem, c: int, v: int) -> range:
+    """Return the variants of a node in a form."""
+    at = c * problem.num_nodes + v
+    return range(int(problem.row_indptr[at]), int(problem.row_indptr[at + 1]))
+
+
 def share_seconds(
     problem: GroupProblem, ops: frozenset[int], c: int, mix: tuple[int, ...], behind: int
 ) -> dict[int, float]:
@@ -153,10 +159,10 @@ def share_seconds(
             *structure.pred[structure.pred_indptr[v] : structure.pred_indptr[v + 1]].tolist(),
             *structure.succ[structure.succ_indptr[v] : structure.succ_indptr[v + 1]].tolist(),
         ]
-        for r in range(*problem.row_indptr[c * problem.num_nodes + v :][:2]):
+        for r in rows_of(problem, c, v):
             syncs = problem.sync_s[problem.sync_indptr[r] : problem.sync_indptr[r + 1]].tolist()
             around[r] = sum(s for u, s in zip(near, syncs, strict=True) if u not in ops)
-    for rows in itertools.product(*(range(*problem.row_indptr[c * problem.num_nodes + v :][:2]) for v in sorted(ops))):
+    for rows in itertools.product(*(rows_of(problem, c, v) for v in sorted(ops))):
         work, picked = moves + sum(problem.time_s[r] + around[r] for r in rows), list(rows)
         for share in best:
             y = {"one": 1, "batch": share, "behind": min(share, math.ceil(behind * share / n) + mixed)}[
