@@ -209,9 +209,9 @@ _AUTO: Strategy[StageSearch] = (
         _bound("intervals"),
         0.8,
         (_PIPELINE, _ALIKE, _TRANSFERS),
-        "more intervals, below a better value; networks in pipelines, 10 s: the integral is 0.36 (0.21 to 0.70) of that "
-        "without, for one proof less of the three where they run "
-        "(benchmarks.ledger --problem stages --seconds 10 --families 'networks in pipelines' --only 'bound intervals')",
+        "more intervals, below a better value; networks in pipelines, 10 s: the integral is 0.36 (0.21 to 0.70) of "
+        "that without, for one proof less of the three where they run "
+        "(benchmarks.ledger --problem stages --families 'networks in pipelines' --seconds 10 --only 'bound intervals')",
     ),
     Phase(
         "all ideals",
