@@ -125,8 +125,10 @@ def _why(search: GroupsSearch, ideals: Ideals) -> str:
 
 def _runs(search: GroupsSearch) -> None:
     with search.incumbent.in_phase("runs of an order"):
-        search.incumbent.raise_bound((area_bound(search.incumbent.problem),), "area")
         problem = search.incumbent.problem
+        search.incumbent.raise_bound((area_bound(problem),), "area")
+        if ideals_of(problem, search.incumbent.budget, problem.num_nodes + 1) is not None:
+            return  # a chain: its runs are all there are
         natural, deep = problem.structure.order, depth_first(problem)
         for order in [natural] if np.array_equal(natural, deep) else [natural, deep]:
             _solve(search, prefixes_of(problem, order), "runs of an order", all_ideals=False)
@@ -168,6 +170,7 @@ def group_baselines(search: GroupsSearch) -> list[Baseline[GroupedStages]]:
     divides, degrees = problem.microbatches % problem.replicas == 0, np.unique(problem.degrees).tolist()
     divisors = problem.replicas[divides].tolist()
     least, last = degrees[0], degrees[-1]
+    shapes = {(degree, d): restricted(problem, degree, d) for degree in degrees for d in divisors}
     alone = [np.where(np.arange(len(problem.counts)) == k, problem.counts, 0) for k in range(len(problem.counts))]
     whole = [(k, d) for k, counts in enumerate(alone) for d in divisors if d * least <= counts.sum()]
     apart = replace(
@@ -176,22 +179,22 @@ def group_baselines(search: GroupsSearch) -> list[Baseline[GroupedStages]]:
     )  # fmt: skip
     rules: dict[str, list[GroupProblem]] = {
         "data parallel": [
-            replace(restricted(problem, least, d), counts=np.minimum(alone[k], d * least))
+            replace(shapes[least, d], counts=np.minimum(alone[k], d * least))
             for k, d in whole
             if (k, d) == max(pair for pair in whole if pair[0] == k)
         ],
-        "pipeline": [restricted(problem, least, 1)] if 1 in divisors else [],
-        "tensor groups": [restricted(problem, last, 1)] if 1 in divisors else [],
-        "Megatron's rule": [restricted(problem, last, d) for d in divisors],
-        "uniform": [restricted(problem, degree, d) for degree in degrees for d in divisors],
+        "pipeline": [case for shape, case in shapes.items() if shape == (least, 1)],
+        "tensor groups": [case for shape, case in shapes.items() if shape == (last, 1)],
+        "Megatron's rule": [shapes[last, d] for d in divisors],
+        "uniform": list(shapes.values()),
     }
-    if len(alone) > 1:
+    if len(alone) > 1 and not search.options.uniform:
         rules |= {
             f"{kind} alone": [replace(apart, counts=counts)] for kind, counts in zip(problem.kinds, alone, strict=True)
         }
     if len(problem.mixes):
         rules["one kind a stage"] = [apart]
-    runs = prefixes_of(problem)
+    runs, solved = prefixes_of(problem), dict[int, GroupedStages]()
     for name, cases in rules.items():
         best: GroupedStages | None = None
         value, tight = float("inf"), list[GroupProblem]()
@@ -200,19 +203,19 @@ def group_baselines(search: GroupsSearch) -> list[Baseline[GroupedStages]]:
             if _lacks_variants(case) or fewest > case.counts.max() or search.incumbent.budget.expired:
                 continue
             tight.append(case)
-            low = area_bound(case)
-            if low >= value:
-                continue
-            found = solve_groups(case, runs, lower=low, upper=value, budget=search.incumbent.budget)
-            if found.assignment is not None:
-                best = found.assignment
-                value = group_value(problem, best)[0]
+            low, plan = area_bound(case), solved.get(id(case))
+            if low < value and plan is None:
+                plan = solve_groups(case, runs, lower=low, upper=value, budget=search.incumbent.budget).assignment
+            if plan is not None and (seconds := group_value(problem, plan)[0]) < value:
+                best, value, solved[id(case)] = plan, seconds, plan
         plain = name in ("pipeline", "uniform", "one kind a stage") or name.endswith(" alone")
         note = "" if plain or not cases else f"tensor degree {cases[0].degrees[0]}"
         if best is None:
             rows.append(Baseline(name, None, None, _why_not(tight, runs, note)))
         else:
             rows.append(Baseline(name, best, value, note))
+            if search.options.keeps_best:
+                search.incumbent.offer(best, name)
     return rows
 
 

@@ -663,7 +663,8 @@ def fewest_devices(
             for c in range(len(limits.degrees)):
                 work = sums.time[j, c] - sums.time[i, c]
                 if (
-                    sums.lacking[j, c] != sums.lacking[i, c]
+                    limits.degrees[c] > limits.counts[limits.kind[c]]
+                    or sums.lacking[j, c] != sums.lacking[i, c]
                     or (work - sums.error_s[c]) * (1.0 - _ROOM) * limits.worth[c] > gain * limit
                     or least_bytes(i, j, c, flying, limits.part[-1], sums) > limits.memory[c]
                 ):
@@ -877,7 +878,8 @@ def group_pass(
             for c in range(num_degrees):
                 t, work = limits.degrees[c], sums.time[j, c] - sums.time[i, c]
                 if (
-                    sums.lacking[j, c] != sums.lacking[i, c]
+                    t > limits.counts[limits.kind[c]]
+                    or sums.lacking[j, c] != sums.lacking[i, c]
                     or (work - sums.error_s[c]) * (1.0 - _ROOM) * limits.worth[c] > gain * limit
                     or least_bytes(i, j, c, flying, limits.part[-1], sums) > limits.memory[c]
                 ):

@@ -49,8 +49,9 @@ CLOSE = 1e-7
 _QUOTA = 2_000_000
 """Steps between looks at the budget."""
 
-_GALLOP = 32.0
-"""Where a plan is at hand or a pass takes long, the first threshold is just below, and each plan found widens steps."""
+_FIRST_STEP, _GALLOP = 0.5 * CLOSE, 32.0
+"""Below a plan the first threshold is lower by this part of it, as it is mostly the best. Where each pass takes long, a
+plan found there widens the step by this factor; else the interval is halved until a pass finds none."""
 
 _FIRST_EXCESS, _GROWTH = 0.02, 2.0
 """The first threshold is this much above the lower bound, and the excess grows by this factor."""
@@ -410,8 +411,7 @@ def solve_groups(
     most = _most_seconds(problem)
     order = problem.structure.order
     complete, wide = True, ideals.num_ideals > problem.num_nodes + 1
-    first_step = 0.5 * CLOSE if wide or upper < np.inf else 1.0
-    step = first_step
+    step = _FIRST_STEP
     while value > bound * (1.0 + CLOSE):
         ceiling = value * (1.0 - 1e-9)
         if value < np.inf:
@@ -434,7 +434,7 @@ def solve_groups(
                 if better.assignment is not None and better.value is not None:
                     best, reached = better.assignment, better.value
                     value = reached[0]
-            step *= _GALLOP
+            step = step * _GALLOP if wide else 1.0
             continue
         if not found.exact:
             complete = False
@@ -444,7 +444,7 @@ def solve_groups(
             break
         bound = limit
         excess *= _GROWTH
-        step = first_step
+        step = _FIRST_STEP
         if on_bound is not None:
             on_bound(bound)
     if best is None:

@@ -413,6 +413,20 @@ def test_what_is_asked_for_is_kept() -> None:
     assert all(int(a[1:]) // 2 == int(b[1:]) // 2 for a, b in (use.devices for use in apart.stages))
 
 
+def test_uniform_plans_are_compared_with_uniform_ones() -> None:
+    """A kind alone, with unequal replicas, is neither the plan nor a baseline where uniform ones were asked for."""
+    ops = [(op, {"menu": {1: [{"time_s": {"fast": s, "slow": 100 * s}}]}}) for op, s in (("a", 8.0), ("b", 4.0))]
+    graph = rlinit.Graph.build(ops, [("a", "b", 0.0)])
+    hardware = Hardware.mesh([Device(f"d{i}", "fast" if i < 3 else "slow") for i in range(4)], 100.0)
+    plan = rlinit.schedule(graph, hardware, **AUTO, microbatches=4, uniform=True)
+    assert plan.status == "optimal"
+    assert plan.value == pytest.approx(6.0)
+    assert "fast alone" not in plan.baselines
+    free = rlinit.schedule(graph, hardware, **AUTO, microbatches=4)
+    assert free.value == pytest.approx(4.0)
+    assert free.baselines["fast alone"] == pytest.approx(4.0)
+
+
 def test_rules_that_do_not_fit_say_what_they_lack() -> None:
     """With the bytes that a rule's note names it has a plan, with a few less it has none."""
 
