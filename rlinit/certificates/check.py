@@ -119,6 +119,9 @@ OPTIMAL = Fraction(1, 10**6)
 MOST_SETS = 200_000
 """Sets of ops that a proof by states may list, and ways to put ops on devices that one may look at."""
 
+MOST_SPREADS = 256
+"""Ways to spread the shards of an op over devices that are looked at one by one."""
+
 MOST_PAIRS = 40_000_000
 """Pairs of sets that a proof by states may compare."""
 
@@ -1028,61 +1031,61 @@ class Costs:
         self.microbatches = 0
         self.scattered = plan.get("chunks", 1) > 1 or not plan.get("contiguous", True)
         self.num_devices, self.devices = len(hardware.devices), range(len(hardware.devices))
-        self.held, self.alone = (  # bytes of which no set of ops has less, and those with no other op on a device
-            [p + (h if resident == "tensors" else 0) for p, h in zip(params, graph.held, strict=True)]
+        inputs = whole(plan.get("inputs", ONE), "inputs", 1)
+        shard = shard_of(graph, hardware, inputs)
+        self.num_shards, shards = inputs // shard, range(1, inputs // shard + 1)
+        # Bytes of a shard: of which no set of ops has less, and those with no other op on a device.
+        self.held, self.alone = (
+            [p + (h * shard if resident == "tensors" else 0) for p, h in zip(params, graph.held, strict=True)]
             for params in (graph.part, graph.param)
         )
         self.beside = [ZERO] * len(graph.ops)  # bytes that are there while an op runs, beside what all hold
         if resident == "peak":
-            least: list[dict[int, Any]] = [
-                {} for _ in graph.ops
-            ]  # of copies that an op reads or makes, or views of one
+            # Of copies that an op reads or makes, or views of one.
+            least: list[dict[int, Any]] = [{} for _ in graph.ops]
             for v, t in [*((u, t) for t, (u, _, _) in enumerate(graph.tensors)), *((v, t) for _, v, t in graph.edges)]:
-                base, sizes = t, [graph.tensors[t][2]]
-                while graph.ops[graph.tensors[base][0]].get("view") and len(graph.reads[graph.tensors[base][0]]) == 1:
-                    base = graph.reads[graph.tensors[base][0]][0]
+                base, sizes, u = t, [graph.tensors[t][2]], graph.tensors[t][0]
+                while graph.ops[u].get("view") and len(graph.reads[u]) < 2:
+                    if not graph.reads[u]:  # it lies in parameters
+                        sizes.append(ZERO)
+                        break
+                    (base,) = graph.reads[u]
+                    u = graph.tensors[base][0]
                     sizes.append(graph.tensors[base][2])
                 least[v][base] = min(sizes + [least[v].get(base, INF)])
-            self.beside = [sum(sizes.values(), ZERO) for sizes in least]
+            self.beside = [sum(sizes.values(), ZERO) * shard for sizes in least]
             self.alone = [p + size for p, size in zip(graph.param, self.beside, strict=True)]
+        self.paths = [[i == j or hardware.rate[i][j] != 0 for j in self.devices] for i in self.devices]
         self.room: list[Any] = []  # bytes for these
         for i, device in enumerate(hardware.devices):
             capacity = hardware.capacity(i, "memory_bytes")
             reserve = number(device, "reserve_bytes", ZERO) if resident == "peak" else ZERO
             self.room.append(INF if capacity is None else capacity * CAPACITY - reserve)
-        inputs = whole(plan.get("inputs", ONE), "inputs", 1)
-        shard = shard_of(graph, hardware, inputs)
-        self.num_shards, shards = inputs // shard, range(1, inputs // shard + 1)
         self.stays = [ZERO] * len(graph.ops)  # bytes of a shard of what no op reads, which is there at the end
         for t, (u, _, size) in enumerate(graph.tensors):
             if resident == "peak" and t not in graph.readers and not graph.ops[u].get("view"):
                 self.stays[u] += size * shard
 
-        def seconds(v: int, device: Any) -> Any:
-            """Return the time of all shards of an op on one device, of which batches of any size take a part each."""
+        def runs(v: int, device: Any) -> list[tuple[int, Any]]:
+            """Return the shards of an op that one device may run at once, with the time of each of these numbers."""
             sizes = device.get("batch_sizes") or [count * shard for count in shards]
-            runs = [(count, graph.time(v, device, count * shard)) for count in shards if count * shard in sizes]
-            possible = [len(shards) * each / count for count, each in runs if each is not None]
-            return min(possible, default=None)
-
-        def add_up(v: int) -> bool:
-            """Return whether batches of an op, one on each device at most, add up to all inputs."""
-            sums = {0}
-            for device in hardware.devices if self.objective == "throughput" else ():
-                sizes = device.get("batch_sizes") or [count * shard for count in shards]
-                fits = [n for n in shards if n * shard in sizes and graph.time(v, device, n * shard) is not None]
-                sums |= {s + n for s in sums for n in fits if s + n <= len(shards)}
-            return self.objective != "throughput" or len(shards) in sums
+            found = [(count, graph.time(v, device, count * shard)) for count in shards if count * shard in sizes]
+            return [(count, each) for count, each in found if each is not None]
 
         def amount(v: int, device: Any) -> Any:
             if memory:
                 return None if forbidden(graph, v, device) else graph.part[v]
-            return graph.time(v, device) if self.objective == "pipeline" else seconds(v, device)
+            if self.objective == "pipeline":
+                return graph.time(v, device)
+            return min((len(shards) * each / count for count, each in runs(v, device)), default=None)
 
-        self.add_up = add_up
         self.times: list[list[Any]] = [
             [amount(v, device) for device in hardware.devices] for v in range(len(graph.ops))
         ]
+        self.counts = [[[1] if each is not None else [] for each in row] for row in self.times]
+        if self.objective == "throughput":
+            names = range(len(graph.ops))
+            self.counts = [[[n for n, _ in runs(v, device)] for device in hardware.devices] for v in names]
 
     def least(self, v: int) -> Fraction:
         """Return the time of op v on its fastest device."""
@@ -2099,27 +2102,65 @@ def prove_zero(proof: Any, costs: Any) -> Fraction:
 # -- plans without a schedule --------------------------------------------------------------------------------------
 
 
-def shares_of_memory(costs: Costs, shards: int = 1) -> list[list[Any]]:
-    """Return the part of each device's memory that so many shards of an op take; None where one may not run.
+def spreads_of(costs: Costs, ops: Any) -> list[tuple[int, ...]]:
+    """Return the ways to spread the shards of ops, which are together, over devices: how many each has, in one batch.
 
-    Or one of its group, with which it is. Ops may be on several devices, but what they hold is then no less in all.
+    Of an objective without shards each op is one. Where there are more ways than `MOST_SPREADS`, one shard is on each
+    device that may have some.
     """
-    graph = costs.graph
-    found: list[list[Any]] = [[None] * costs.num_devices for _ in graph.ops]
-    for ops in graph.groups:
-        # What is there while one of them runs.
-        most = graph.bytes_of(ops) + max(costs.alone[v] - graph.param[v] for v in ops)
-        for i, room in enumerate(costs.room):
-            if most <= room and all(costs.times[v][i] is not None and costs.add_up(v) for v in ops):
-                for v in ops:
-                    size = costs.held[v] + costs.stays[v] * shards
-                    found[v][i] = ZERO if room == INF or not size else size / room
+    graph, able = costs.graph, list[list[int]]()
+    # What is there while one of them runs.
+    bare = sum((costs.held[v] - graph.part[v] for v in ops), ZERO)
+    bare += max(sum((costs.stays[v] for v in ops), ZERO), max(costs.beside[v] for v in ops))
+    for i, room in enumerate(costs.room):
+        common = set.intersection(*(set(costs.counts[v][i]) for v in ops))
+        able.append([n for n in sorted(common) if graph.bytes_of(ops) + n * bare <= room])
+    total = costs.num_shards if costs.objective == "throughput" else 1
+    found: list[tuple[int, ...]] = [()]
+    for counts in able:
+        found = [(*way, n) for way in found for n in (*reversed(counts), 0) if sum(way) + n <= total]
+        if len(found) > MOST_SPREADS:
+            return [tuple(int(i == j) for i in costs.devices) for j in costs.devices if able[j]]
+    return [way for way in found if sum(way) == total]
+
+
+def share(costs: Costs, v: int, i: int, shards: int, runs: int = -1) -> Fraction:
+    """Return the part of a device's memory that so many shards of an op take at the end, or while an op runs there."""
+    part, room = costs.graph.part[v], costs.room[i]
+    beside = costs.stays[v] if runs < 0 else costs.beside[v] if runs == v else ZERO
+    size = part + (costs.held[v] - part + beside) * shards
+    return ZERO if room == INF or not size else size / room
+
+
+def shares_of_memory(costs: Costs) -> list[list[Any]]:
+    """Return the part of each device's memory that all shards of an op take; None where none may be.
+
+    Ops may be on several devices, but what they hold is then no less in all.
+    """
+    total, found = costs.num_shards, [[None] * costs.num_devices for _ in costs.graph.ops]
+    for ops in costs.graph.groups:
+        for i, counts in enumerate(zip(*spreads_of(costs, ops), strict=True)):
+            for v in ops if any(counts) else ():
+                found[v][i] = share(costs, v, i, total)
     return found
+
+
+def linked(costs: Costs, sent: tuple[int, ...], received: tuple[int, ...]) -> bool:
+    """Return whether paths link the shards that each device has to as many that another op has of them.
+
+    Of an op one shard of which stands for all, these are fewer.
+    """
+    columns = zip(*costs.paths, strict=True)
+    return all(
+        sum(few) > sum(many) or n <= sum(m for m, path in zip(many, row, strict=True) if path)
+        for few, many, rows in ((sent, received, costs.paths), (received, sent, columns))
+        for n, row in zip(few, rows, strict=True)
+    )
 
 
 def prove_room(proof: Any, costs: Costs) -> Fraction:
     """Return that no value is small enough, where the ops do not fit into all memories together."""
-    shares = shares_of_memory(costs, costs.num_shards)
+    shares = shares_of_memory(costs)
     if all(set(row) != {None} for row in shares):
         need(balanced(proof["multipliers"], shares) > 1, "the memories may hold all ops")
     endless: Fraction = INF
@@ -2130,14 +2171,16 @@ def count_places(costs: Costs) -> int | None:
     """Return how many ways to put ops, those that are colocated at once, on devices are looked at; None if one fits.
 
     The largest come first. What a device holds, at the end or while one of its ops runs, is no more than its memory;
-    a path links those between which tensors move. Of devices that are alike and hold nothing, one is tried.
+    paths link those between which tensors move. Of devices that are alike and hold nothing, one is tried.
     """
-    graph, shares, placed = costs.graph, shares_of_memory(costs), costs.objective in ("latency", "throughput")
+    graph, placed = costs.graph, costs.objective in ("latency", "throughput")
     groups = sorted(graph.groups, key=lambda ops: -sum(costs.held[v] for v in ops))
+    spreads = [spreads_of(costs, ops) for ops in groups]
     at = {v: g for g, ops in enumerate(groups) for v in ops}
     pairs = {(at[u], at[v]) for u, v, _ in graph.edges if placed and 0 in chain(*costs.hardware.rate)}
-    like = [(costs.room[i], [row[i] is None for row in shares], i if pairs else 0) for i in costs.devices]
-    stack, count = [list[int]()], 0
+    able = [[{way[i] for way in ways} for ways in spreads] for i in costs.devices]
+    like = [(costs.room[i], able[i], i if pairs else 0) for i in costs.devices]
+    stack, count = [list[tuple[int, ...]]()], 0
     while stack:
         where, tried = stack.pop(), list[Any]()
         if len(where) == len(groups):
@@ -2145,24 +2188,33 @@ def count_places(costs: Costs) -> int | None:
         count += 1
         if count > MOST_SETS:
             raise TooLong(f"the proof looks at more than {MOST_SETS:,} ways to put ops on devices")
-        for i in costs.devices:
-            if shares[groups[len(where)][0]][i] is None or (i not in where and like[i] in tried):
+        used = [any(way[i] for way in where) for i in costs.devices]
+        for way in spreads[len(where)]:
+            form = [(i if used[i] else like.index(like[i]), used[i], n) for i, n in enumerate(way) if n]
+            if sorted(form) in tried:
                 continue
-            tried += [] if i in where else [like[i]]
-            grown = [*where, i]
-            mine = [v for ops, j in zip(groups, grown, strict=False) if i == j for v in ops]
-            most = max(sum(costs.stays[v] for v in mine), max(costs.beside[v] for v in mine))
-            placed_at = {v: j for ops, j in zip(groups, grown, strict=False) for v in ops}
-            for t, readers in graph.readers.items() if costs.microbatches else ():
-                on = placed_at.get(graph.tensors[t][0])
-                others = {placed_at[v] for v in readers if v in placed_at} - {on}
-                if on is not None and others:
-                    most += graph.tensors[t][2] * (costs.microbatches * (i == on or i in others) + (i in others))
+            tried.append(sorted(form))
+            grown = [*where, way]
             ends = ((grown[u], grown[v]) for u, v in pairs if max(u, v) < len(grown))
-            fits = graph.bytes_of(mine) + sum(costs.held[v] - graph.part[v] for v in mine) + most <= costs.room[i]
-            if fits and all(costs.hardware.transfer(*pair, ZERO) != INF for pair in ends):
+            fits = all(_fits(costs, groups, grown, i) for i, n in enumerate(way) if n)
+            if fits and all(linked(costs, *pair) for pair in ends):
                 stack.append(grown)
     return count
+
+
+def _fits(costs: Costs, groups: Any, where: list[tuple[int, ...]], i: int) -> bool:
+    """Return whether a device holds the shards of groups that are on it."""
+    graph, shards = costs.graph, {v: way[i] for ops, way in zip(groups, where, strict=False) for v in ops if way[i]}
+    bytes_on = graph.bytes_of(shards) + sum(n * (costs.held[v] - graph.part[v]) for v, n in shards.items())
+    stay = sum(n * costs.stays[v] for v, n in shards.items())
+    bytes_on += max(stay, *(n * costs.beside[v] for v, n in shards.items()))
+    placed_at = {v: way.index(1) for ops, way in zip(groups, where, strict=False) for v in ops if costs.microbatches}
+    for t, readers in graph.readers.items() if costs.microbatches else ():
+        on = placed_at.get(graph.tensors[t][0])
+        others = {placed_at[v] for v in readers if v in placed_at} - {on}
+        if on is not None and others:
+            bytes_on += graph.tensors[t][2] * (costs.microbatches * (i == on or i in others) + (i in others))
+    return bool(bytes_on <= costs.room[i])
 
 
 def prove_places(proof: Any, costs: Costs) -> Fraction:

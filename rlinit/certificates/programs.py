@@ -12,7 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from fractions import Fraction
-from itertools import combinations, permutations
+from itertools import combinations, permutations, product
 from typing import Any
 
 from rlinit.certificates import check
@@ -301,22 +301,22 @@ class PlacementProgram(OrderedProgram):
 
     def __init__(self, costs: check.Costs) -> None:
         super().__init__(ONE, devices := range(costs.num_devices))
-        graph, shares = costs.graph, check.shares_of_memory(costs)
-        self.groups = [[self._variable(f"x_{ops[0]}_{i}", True) for i in devices] for ops in graph.groups]
-        at = {v: on for on, ops in zip(self.groups, graph.groups, strict=True) for v in ops}
-        self.on = [at[v] for v in range(len(shares))]
-        for v, row in enumerate(shares):
-            for i in devices:
-                self._row(f"not_{v}_{i}", [(self.on[v][i], -1)] if row[i] is None else [], 0)
-        for i in devices:
-            self._row(f"memory_{i}", [(on[i], -(row[i] or 0)) for on, row in zip(self.on, shares, strict=True)], -1)
+        graph, ways = costs.graph, dict[int, dict[int, tuple[int, ...]]]()  # op -> variable -> shards of each device
+        for ops in graph.groups:
+            spreads = check.spreads_of(costs, ops)
+            self.groups.append([self._variable(f"x_{ops[0]}_{at}", True) for at in range(max(1, len(spreads)))])
+            ways |= {v: dict(zip(self.groups[-1], spreads, strict=False)) for v in ops}
+            self._row(f"none_{ops[0]}", [] if spreads else [(self.groups[-1][0], -1)], 0)
+        for i, runs in product(devices, (-1, *(v for v in ways if costs.beside[v]))):
+            held = ((x, check.share(costs, v, i, way[i], runs)) for v in ways for x, way in ways[v].items() if way[i])
+            self._row(f"memory_{i}_{runs + 1}", ((x, -each) for x, each in held), -1)
+        placed = costs.objective in ("latency", "throughput")
         if costs.objective == "pipeline" and not costs.scattered:
             self._choose_order(combinations(devices, 2))
-        for u, v, t in graph.edges if not costs.scattered else ():
-            for i, j in permutations(devices, 2):
-                terms, number = self._before(i, j, 1)
-                if costs.objective in ("latency", "throughput"):
-                    number = int(costs.hardware.transfer(i, j, graph.tensors[t][2]) != check.INF)
-                if terms or not number:
-                    ends = [(self.on[u][i], -1), (self.on[v][j], -1), *terms]
-                    self._row(f"edge_{u}_{v}_{i}_{j}", ends, -1 - number)
+        for u, v, _ in graph.edges if not costs.scattered else ():
+            for (x, sent), (y, received) in product(ways[u].items(), ways[v].items()):
+                terms, number = list[tuple[int, int]](), int(placed and check.linked(costs, sent, received))
+                if not placed and sent != received:
+                    terms, number = self._before(sent.index(1), received.index(1), 1)
+                if sent != received and (terms or not number):
+                    self._row(f"edge_{u}_{v}_{x}_{y}", [(x, -1), (y, -1), *terms], -1 - number)

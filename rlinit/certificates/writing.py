@@ -195,7 +195,7 @@ def _refutation(costs: check.Costs | check.Groups) -> Proof | None:
             states = check.group_states(costs, None)
             return None if states is None else {"kind": "groups", "states": states}
         return None
-    shares = check.shares_of_memory(costs, costs.num_shards)
+    shares = check.shares_of_memory(costs)
     multipliers = [] if {None} in map(set, shares) else [str(each) for each in _load_multipliers(shares)]
     threshold = check.horizon(costs)
     if _reaches(room := {"kind": "room", "multipliers": multipliers}, costs, threshold):

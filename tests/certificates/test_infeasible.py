@@ -213,6 +213,47 @@ def test_shards_of_an_output_may_stay_on_several_devices() -> None:
     assert not Proof(PlacementProgram(costs), 1, Budget(2.0)).run()
 
 
+def test_a_view_of_nothing_lies_in_parameters() -> None:
+    """A view that reads no tensor takes no bytes, so that it fits where they would not."""
+    graph = rlinit.Graph.build([("a", {"time_s": 2.0, "out_bytes": 9.0, "view": True})], [])
+    case = fuzz.Case(0, graph, mesh(5.0), {"objective": "latency", "resident": "peak"})
+    assert rlinit.schedule(graph, mesh(5.0), objective="latency").status == "optimal"
+    assert _refutation(costs_of(case, 0, (check.ZERO,) * 3)) is None
+
+
+@pytest.mark.parametrize("most", [256, 2])
+def test_spreads_of_shards_have_proofs_where_there_is_no_schedule(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of few sizes, tight memories and missing links: all that have no schedule are refuted, no others.
+
+    Where one shard stands for all, fewer are, and no others either.
+    """
+    monkeypatch.setattr(check, "MOST_SPREADS", most)
+    statuses = list[str]()
+    for number in range(24):
+        rng = np.random.default_rng([34, number])
+        d, inputs = int(rng.integers(1, 4)), int(rng.integers(2, 4))
+        rows = [
+            row(size, out_bytes=float(rng.integers(7))) for size in rng.integers(7, size=rng.integers(1, 4)).tolist()
+        ]
+        rows = [each | {"time_s": {"*": dict.fromkeys(range(1, inputs + 1), 1.0)}} for each in rows]
+        pairs = [(f"v{u}", f"v{v}") for u in range(len(rows)) for v in range(u + 1, len(rows)) if rng.random() < 0.5]
+        graph = rlinit.Graph.build([(f"v{v}", each) for v, each in enumerate(rows)], pairs)
+        memories, sizes = rng.integers(2, 30, d).tolist(), rng.integers(1, inputs + 1, (d, 2)).tolist()
+        devices = [
+            Device(f"d{i}", memory_bytes=memory, batch_sizes=tuple(sorted(set(each))))
+            for i, (memory, each) in enumerate(zip(memories, sizes, strict=True))
+        ]
+        hardware = Hardware(tuple(devices), rng.choice([0.0, 4.0], (d, d)), np.zeros((d, d)), "drawn")
+        options = {"objective": "throughput", "inputs": inputs, "resident": str(rng.choice(["peak", "tensors"]))}
+        plan = rlinit.schedule(graph, hardware, **options)  # type: ignore[arg-type]
+        costs = costs_of(fuzz.Case(number, graph, hardware, options), 0, (check.ZERO,) * 3)
+        told = _refutation(costs) is not None, Proof(PlacementProgram(costs), 1, Budget(5.0)).run()
+        assert not any(told) or plan.values is None, number
+        assert all(told) or plan.values is not None or most == 2, number
+        statuses.append(plan.status)
+    assert min(statuses.count("infeasible"), statuses.count("optimal")) >= 6
+
+
 def test_chunks_and_scattered_ops_have_proofs() -> None:
     """Three ops of two bytes on two devices of three: chunks and stages in any order do not help, nor does sharing."""
     graph = rlinit.Graph.build([(f"v{v}", row(2.0)) for v in range(3)], [])
