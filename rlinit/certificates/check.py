@@ -2137,7 +2137,8 @@ def shares_of_memory(costs: Costs) -> list[list[Any]]:
 
     Ops may be on several devices, but what they hold is then no less in all.
     """
-    total, found = costs.num_shards, [[None] * costs.num_devices for _ in costs.graph.ops]
+    total = costs.num_shards
+    found: list[list[Any]] = [[None] * costs.num_devices for _ in costs.graph.ops]
     for ops in costs.graph.groups:
         for i, counts in enumerate(zip(*spreads_of(costs, ops), strict=True)):
             for v in ops if any(counts) else ():
