@@ -22,9 +22,10 @@ A layout of a language model that serves, as `rlinit serve --out` writes it, is 
 
 Its flow keeps to spans, rates and links and is conserved. Of two pools, which read prompts and make answers, paths make
 up the flow, and links carry the vectors and caches of what goes along each. Its bound is proven by `coverage` (every
-layer is on devices that pass the rate together), by `prices` (whole devices that pass it cost more than all do), or by
-networks apart. Its status, flow and bound are computed or proven; spans are chosen; partial is asked; weights,
-baselines, message, and paths where there is one pool, are unread.
+layer is on devices that pass the rate together; of the cost model, with passes of each length waiting for devices), by
+`prices` (whole devices that pass it cost more than all do), or by networks apart. Its status, flow and bound are
+computed or proven; spans are chosen; partial is asked; weights, baselines, message, and paths where there is one pool,
+are unread.
 
 Kinds of proof, each of "no schedule has a value below this":
 
@@ -103,7 +104,7 @@ from collections.abc import Callable, Iterator
 from copy import copy as shallow
 from fractions import Fraction
 from heapq import heappop, heappush
-from itertools import accumulate, chain, pairwise, product
+from itertools import accumulate, chain, pairwise, product, zip_longest
 from operator import le, mul
 from typing import Any, NamedTuple, NoReturn
 
@@ -164,6 +165,12 @@ MOST_STEPS = 100_000
 PRICE_SCALE = 10**15
 """What all devices cost together, where their shares are rounded down to whole numbers."""
 
+PASS_SCALE = 10**24
+"""Parts of a second, of a token a second, and of what multipliers make of these, rounded to whole numbers."""
+
+MOST_ROOM = 10**100
+"""Sequences under way where caches are not known."""
+
 LEAST_RATE = Fraction(1, 10**60)
 """Tokens a second that stand for none."""
 
@@ -216,9 +223,15 @@ TRAINING_KEYS = {"schedule", "microbatches", "recompute", "state_factor", "step_
 SHARE_KEYS = frozenset(("kind", "replicas", "microbatches", "time_s", "in_flight", "held_bytes", "variants"))
 OPTION_SIZES = ("time_s", "param_bytes", "held_bytes", "fixed_bytes", "shared_bytes")
 OPTION_KEYS = frozenset(("name", *OPTION_SIZES, "sync_bytes"))
-FLEET_KEYS = frozenset(("format", "version", "name", "note", "layers", "devices", "links", "caches"))
+FLEET_KEYS = frozenset(
+    ("format", "version", "name", "note", "layers", "devices", "links", "caches", "batches", "longest_s")
+)
 CACHE_KEYS = frozenset(("layers", "prompt_bytes", "token_bytes", "cache_bytes", "links"))
-FLEET_DEVICE_KEYS = frozenset(("name", "type", "tokens_per_s_by_layers_held", "tokens_per_s_by_first_layer"))
+FLEET_DEVICE_KEYS = frozenset(
+    ("name", "type", "tokens_per_s_by_layers_held", "tokens_per_s_by_first_layer", "seconds_by_batch")
+    + ("sequences_by_first_layer",)
+)
+PASS_KEYS = frozenset(("from_s", "sizes", "wait", "caps"))
 FLEET_LINK_KEYS = frozenset(("from", "to", "tokens_per_s"))
 SERVING_KEYS = frozenset(
     ("format", "version", "status", "tokens_per_s", "bound", "spans", "flow", "partial", "proof", "message")
@@ -3264,7 +3277,10 @@ class Fleet:
             need({row["from"], row["to"]} <= {*at, "source", "sink"}, "a link joins what is no device")
             if {row["from"], row["to"]} <= inside:
                 self.links[row["from"], row["to"]] += number(row, "tokens_per_s")
-        self.tables = {name: self.table(data["devices"][at[name]]) for name in self.names}
+        self.rows = {name: data["devices"][at[name]] for name in self.names}
+        self.tables = {name: self.table(row) for name, row in self.rows.items()}
+        columns = zip(*(times for row in self.rows.values() for times in row.get("seconds_by_batch", [])), strict=True)
+        self.fastest = [int(one * PASS_SCALE) for one in accumulate(map(min, columns), initial=ZERO)]
 
     def table(self, row: Any) -> tuple[dict[int, Fraction], ...]:
         """Return what a device passes by layers held, for every first layer or for all of them alike."""
@@ -3286,6 +3302,23 @@ class Fleet:
                     room = enters if start else first + (enters if self.partial else ZERO)
                     yield start, start + held, min(rate, room, last if start + held == self.layers else leaves)
 
+    def options(self, name: str) -> Iterator[tuple[int, int, Fraction, int, int, int]]:
+        """Yield spans with what is passed of them, and, in parts: seconds of a batch, room, least seconds of a pass."""
+        row, whole_spans = self.rows[name], list(self.spans(name))
+        if "batches" not in self.data:
+            yield from ((start, end, passed, 0, MOST_ROOM, 0) for start, end, passed in whole_spans)
+            return
+        rooms, longest = row["sequences_by_first_layer"], self.data.get("longest_s", INF)
+        for batch, seconds in zip(self.data["batches"], row["seconds_by_batch"], strict=True):
+            need(batch > 0 and len(seconds) == self.layers and min(seconds) >= 0, f"{name!r} has no seconds")
+            before = [int(one * PASS_SCALE) for one in accumulate(seconds, initial=ZERO)]
+            for start, end, passed in whole_spans:
+                room, spent = rooms[start][end - start - 1], before[end] - before[start] - 1
+                rest = self.fastest[-1] - self.fastest[end] + self.fastest[start] - 2
+                if batch <= room and spent + rest <= longest * PASS_SCALE * (1 + ROUNDING):
+                    rate = min(passed, batch * PASS_SCALE / spent) if spent > 0 else passed
+                    yield start, end, rate, max(spent, 0), int(-(-room // 1)), max(spent + rest, 0)
+
     def kinds(self) -> list[list[str]]:
         """Return devices of equal rates and links together."""
         found: dict[Any, list[str]] = defaultdict(list)
@@ -3293,9 +3326,10 @@ class Fleet:
             into = sorted(rate for (a, b), rate in self.links.items() if b == name and a != "source")
             out = sorted(rate for (a, b), rate in self.links.items() if a == name and b != "sink")
             ends = self.links.get(("source", name)), self.links.get((name, "sink"))
-            found[tuple(tuple(sorted(one.items())) for one in self.tables[name]), tuple(into), tuple(out), ends].append(
-                name
-            )
+            row = self.rows[name]
+            runs = repr(row.get("seconds_by_batch")), repr(row.get("sequences_by_first_layer"))
+            tables = tuple(tuple(sorted(one.items())) for one in self.tables[name])
+            found[tables, tuple(into), tuple(out), ends, runs].append(name)
         return list(found.values())
 
 
@@ -3377,19 +3411,79 @@ def sizes_of(proof: Any, fleet: Fleet) -> list[Fraction]:
 
 
 def refutes_by_coverage(proof: Any, fleet: Fleet, rate: Fraction) -> bool:
-    """Return whether the devices cannot hold every layer on some that pass the rate together."""
-    before = list(accumulate(sizes_of(proof, fleet), initial=ZERO))
-    covered = ZERO
+    """Return whether the devices cannot hold every layer on some that pass the rate together.
+
+    Of classes of passes: paths of class k take from T(k) to T(k + 1), and serve F(k). Their devices have every layer,
+    their seconds add up to T(k + 1) at most, and none passes more of the class than F(k).
+    """
+    whole_pass = [{"from_s": ZERO, "sizes": sizes_of(proof, fleet), "wait": ZERO, "caps": {}}]
+    classes, last = proof.get("passes", whole_pass), fleet.data.get("longest_s", INF)
+    worth: Any = INF
+    for row, after in zip_longest(classes, classes[1:]):
+        known(row, PASS_KEYS, "a class of passes")
+        values = [row["wait"], *row["sizes"], *row["caps"].values()]
+        sound = len(row["sizes"]) == fleet.layers and row["caps"].keys() <= set(fleet.names)
+        need(sound and all(isinstance(one, Fraction) and one >= 0 for one in values), "multipliers are none")
+        row["to_s"] = last if after is None else number(after, "from_s")
+        need(number(row, "from_s") < row["to_s"] and (row["to_s"] < INF or not row["wait"]), "a class has no passes")
+        spent = row["wait"] * row["to_s"] if row["wait"] else ZERO
+        worth = min(worth, sum(row["sizes"], ZERO) - spent - sum(row["caps"].values(), ZERO))
+    need(classes[0]["from_s"] <= 0, "short passes are left out")
+    total = ZERO
     for kind in fleet.kinds():
-        most = max(
-            ((before[end] - before[start]) * min(c, rate) for start, end, c in fleet.spans(kind[0])), default=ZERO
+        alike = Counter(tuple(row["caps"].get(name, ZERO) for row in classes) for name in kind)
+        for caps, count in alike.items():
+            total += count * most_worth(classes, caps, fleet, kind[0], rate)
+    return bool(total < worth)
+
+
+def most_worth(classes: Any, caps: Any, fleet: Fleet, name: str, rate: Fraction) -> Fraction:
+    """Return at least what a device is worth with any span and batch, for each token of the rate.
+
+    It passes tokens of each class, up to its rate in all, and has sequences under way, up to its room. What a token is
+    worth on average is the least concave function of the seconds of its pass that is nowhere below that of a class.
+    Numbers are rounded to whole parts, to the side that proves less.
+    """
+    worth = [
+        (
+            [int(one * PASS_SCALE) for one in accumulate(row["sizes"], initial=ZERO)],
+            int(row["wait"] * PASS_SCALE), int(cap * PASS_SCALE), int(row["from_s"] * PASS_SCALE),
+            min(row["to_s"], PASS_SCALE) * PASS_SCALE,
         )
-        covered += len(kind) * most
-    return covered < before[-1] * rate
+        for row, cap in zip(classes, caps, strict=True)
+    ]  # fmt: skip
+    best = 0
+    for start, end, passed, seconds, room, least in fleet.options(name):
+        most, room = -int(-min(passed, rate) * PASS_SCALE // rate), -int(-room * PASS_SCALE**2 // rate)
+        values = [
+            before[end] - before[start] + 3 - (wait * seconds // PASS_SCALE + cap) if least <= to_s + 1 else 0
+            for before, wait, cap, _, to_s in worth
+        ]
+        if most * max(values) <= best:
+            continue
+        points = [(0, 0)]
+        for value, (*_, from_s, _) in zip(values, worth, strict=True):
+            at = max(from_s, least)
+            if value > points[-1][1]:
+                while len(points) > 1 and (points[-1][1] - points[-2][1]) * (at - points[-2][0]) <= (
+                    (value - points[-2][1]) * (points[-1][0] - points[-2][0])
+                ):
+                    points.pop()
+                points.append((at, value))
+        for (at, value), (after, more) in pairwise([*points, (INF, points[-1][1])]):
+            if room < most * after:
+                gain = (room - most * at) * (more - value) if more > value else 0
+                best = max(best, most * value + (-(-gain // (after - at)) if gain else 0))
+                break
+    return Fraction(best, PASS_SCALE**2)
 
 
 def refutes_by_prices(proof: Any, fleet: Fleet, rate: Fraction) -> bool:
-    """Return whether holding every layer on whole devices that pass the rate costs more than all devices do."""
+    """Return whether holding every layer on whole devices that pass the rate costs more than all devices do.
+
+    Layers are taken together, with the spans that hold one of them, where they are of one size and, unless all are,
+    alike far from the first or the last one, by powers of two.
+    """
     sizes, grid = sizes_of(proof, fleet), int(whole(proof["steps"], "the steps of a grid", 1))
     need(grid <= MOST_STEPS, f"a grid has more than {MOST_STEPS} steps")
     prices = {name: number(proof["prices"], name, ZERO) for name in fleet.names}
@@ -3402,17 +3496,21 @@ def refutes_by_prices(proof: Any, fleet: Fleet, rate: Fraction) -> bool:
     scale = PRICE_SCALE / max(sum(prices.values()), Fraction(1, 10**300))
     spans = [(kind, price * scale, list(fleet.spans(kind[0]))) for (_, price), kind in kinds.items()]
     total = ZERO
-    for size in set(sizes):
+    groups: dict[Any, list[int]] = defaultdict(list)
+    for at, size in enumerate(sizes):
+        near_end = (at < fleet.layers - 1 - at, (min(at, fleet.layers - 1 - at) + 1).bit_length())
+        groups[size, len(set(sizes)) > 1 and near_end].append(at)
+    for (size, _), group in groups.items():
         least: list[Any] = [0] + [INF] * grid
         for kind, price, rows in spans:
             ways: dict[int, int] = {}
             for start, end, passed in rows:
-                if size in sizes[start:end]:
+                if group[-1] >= start and group[bisect_left(group, start)] < end:
                     steps = min(grid, -int(-passed * grid // rate))
                     cost = int(price * size / (before[end] - before[start]))
                     ways[steps] = min(cost, ways.get(steps, cost))
             least = with_kind(least, len(kind), ways, grid)
-        total += sizes.count(size) * (PRICE_SCALE * 2 if least[grid] == INF else least[grid])
+        total += len(group) * (PRICE_SCALE * 2 if least[grid] == INF else least[grid])
     return total > PRICE_SCALE
 
 

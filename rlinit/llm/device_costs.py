@@ -34,8 +34,8 @@ from rlinit.limits import check_number
 from rlinit.llm.architecture import Part
 from rlinit.llm.lowering import Settings, logit_bytes, room_bytes, unit_seconds
 from rlinit.llm.model import LanguageModel, Phase, Workload
-from rlinit.llm.serving.bounds import balanced
-from rlinit.llm.serving.fleets import SINK, SOURCE, Fleet
+from rlinit.llm.serving.coverage import balanced, rounded
+from rlinit.llm.serving.fleets import SINK, SOURCE, Fleet, Runs
 from rlinit.llm.serving.pools import Traffic, stacked
 from rlinit.units import BITS
 
@@ -216,8 +216,8 @@ class DeviceCosts:
 
     @cached_property
     def sizes(self) -> FloatArray:
-        """(L,) seconds of each layer, the mean of all kinds."""
-        return np.asarray(self.seconds[:, self._reference, :, 1].mean(axis=0))
+        """(L,) seconds of each layer, the mean of all kinds; of layers alike, the same."""
+        return rounded(self.seconds[:, self._reference, :, 1].mean(axis=0))
 
     @property
     def _reference(self) -> int:
@@ -333,7 +333,9 @@ class DeviceCosts:
             least = self.seconds[kind] + self.rest
             fits = least <= max_latency_s * (1 + 1e-12)
             rates.append(self._rates(self.seconds[kind], self.sequences[at], fits, least).max(axis=0))
-        return self._made(np.array(rates), None)
+        rooms = np.maximum(self.sequences, 0.0)
+        runs = Runs(np.array(self.batches, np.float64), self.seconds[self._kinds[1], :, :, 1], rooms, max_latency_s)
+        return self._made(np.array(rates), None, runs)
 
     def _rates(
         self, seconds: FloatArray, room: FloatArray, fits: NDArray[np.bool_] | np.bool_, passes: FloatArray | float
@@ -344,7 +346,7 @@ class DeviceCosts:
             rates = np.minimum(batch / seconds, np.maximum(room, 0.0) / passes)
         return np.where(fits & (batch <= room) & (seconds > 0) & (seconds < math.inf), rates, 0.0)
 
-    def _made(self, rates: FloatArray, seconds: FloatArray | None) -> Fleet:
+    def _made(self, rates: FloatArray, seconds: FloatArray | None, runs: Runs | None = None) -> Fleet:
         rates = np.asarray(np.minimum.accumulate(rates[:, :, 1:], axis=2))
         rates = np.concatenate([np.zeros((*rates.shape[:2], 1)), rates], axis=2)
         kept = [at for at, table in enumerate(rates) if table.any()]
@@ -354,6 +356,7 @@ class DeviceCosts:
         return Fleet(
             rates.shape[1], names, rates[kept], links, sizes=self.sizes,
             seconds=None if seconds is None else seconds[kept], delays=self.delays,
+            runs=None if runs is None else runs.part(kept),
         )  # fmt: skip
 
 
@@ -407,7 +410,7 @@ class PoolCosts(DeviceCosts):
         wide, caches = dict.fromkeys(fleet.links, _WIDE_LINK), self.traffic.to_dict()
         return balanced(replace(fleet, links=wide, caches=caches), self.layers)
 
-    def _made(self, rates: FloatArray, seconds: FloatArray | None) -> Fleet:
+    def _made(self, rates: FloatArray, seconds: FloatArray | None, runs: Runs | None = None) -> Fleet:
         """Return a fleet of 2 L layers from rates and seconds of those that make answers."""
         kinds, layers, held, shares = self._kinds[1], self.layers, np.arange(self.layers + 1), self.requests
         fits = (self.sequences >= max(self.prompt_batches)) & (held > 0) & (np.arange(layers)[:, None] + held <= layers)
@@ -417,7 +420,10 @@ class PoolCosts(DeviceCosts):
         if seconds is not None:
             spent_s = self._spent("prefill", self.prompt_batches, [rate * self.passes for _, rate in shares])
             spent = stacked(spent_s[kinds], self.passes * seconds)
-        fleet = super()._made(stacked(read, rates), spent)
+        if runs is not None:  # prompts take no time of a pass, and no room while they are read
+            rooms = stacked(np.full_like(runs.rooms, _WIDE_LINK), runs.rooms)
+            runs = runs._replace(rooms=rooms, seconds=np.concatenate([0.0 * runs.seconds, runs.seconds], axis=2))
+        fleet = super()._made(stacked(read, rates), spent, runs)
         return replace(fleet, sizes=np.concatenate([self.prompt_seconds[:, :, 1].mean(axis=0), self.sizes]))
 
 

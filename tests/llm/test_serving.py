@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from fractions import Fraction
-from itertools import product
+from itertools import combinations, pairwise, permutations, product
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import linprog
 
 from rlinit.certificates import check
 from rlinit.datasets.published.location import instances_root
 from rlinit.errors import InvalidConfig, InvalidPlan
 from rlinit.llm.serving.bounds import ServingBound, best_bound, coverage_bound, priced_bound
-from rlinit.llm.serving.fleets import Fleet, load_fleet
+from rlinit.llm.serving.fleets import Fleet, Runs, load_fleet
 from rlinit.llm.serving.layouts import ServingPlan, largest_flow, serve
 from tests.llm.test_exports import placed_by_llama_cpp
 
@@ -89,7 +91,8 @@ def test_bounds_are_bounds_and_plans_are_layouts(seed: int, scale: float, by_fir
     plan = serve(fleet, time_limit_s=0.2)
     best = best_flow(fleet)
     kinds = fleet.kinds()
-    for proof in (coverage_bound(fleet), priced_bound(fleet, kinds)[0], best_bound(fleet, kinds)[0], plan.proof):
+    alone = coverage_bound(fleet)
+    for proof in (alone, priced_bound(fleet, kinds, alone)[0], best_bound(fleet, kinds)[0], plan.proof):
         assert best <= proof.tokens_per_s
         assert proves(proof, fleet)
     assert plan.tokens_per_s <= best * (1 + 1e-9)
@@ -98,6 +101,80 @@ def test_bounds_are_bounds_and_plans_are_layouts(seed: int, scale: float, by_fir
         return
     assert plan.tokens_per_s == largest_flow(fleet, plan.spans)[0]
     assert checked(plan, fleet).startswith("VERIFIED (exact)")
+
+
+def run_fleet(seed: int, layers: int = 3, count: int = 3, longest_s: float = math.inf) -> Fleet:
+    """Return devices of two kinds with two batches, seconds and rooms for caches, at rates that none exceeds."""
+    rng = np.random.default_rng(seed)
+    kind, scale = rng.integers(2, size=count), float(rng.choice([1.0, 1e-6, 1e6]))
+    batches, one = np.array([1.0, 8.0]), rng.uniform(0.1, 1, (2, layers)) * scale
+    seconds = np.stack([one, one * rng.uniform(1, 8, (2, 1))], axis=1)[kind]
+    room, cache = rng.integers(1, 60, 2), rng.integers(0, 12, 2)
+    held, start = np.arange(layers + 1), np.arange(layers)[:, None]
+    rooms = np.array([np.maximum(room[k] // np.maximum(held, 1) - cache[k] * held, 0) + 0 * start for k in kind]) * 1.0
+    before = np.concatenate([np.zeros((count, 2, 1)), np.cumsum(seconds, axis=2)], axis=2)
+    rates = np.zeros((count, layers, layers + 1))
+    fastest = seconds.min(axis=(0, 1))
+    for at, (s, e) in product(range(count), combinations(range(layers + 1), 2)):
+        spent, most = before[at, :, e] - before[at, :, s], rooms[at, s, e - s]
+        passes = spent + fastest[:s].sum() + fastest[e:].sum()
+        fits = (batches <= most) & (passes <= longest_s)
+        rates[at, s, e - s] = max([0.0, *np.minimum(batches / spent, most / passes)[fits].tolist()])
+    rates[:, :, 1:] = np.minimum.accumulate(rates[:, :, 1:], axis=2)
+    kept = np.flatnonzero(rates.any(axis=(1, 2))).tolist()
+    names = tuple(f"d{at}" for at in kept)
+    links = {pair: 1e12 for pair in product(("source", *names), (*names, "sink")) if pair[0] != pair[1]}
+    runs = Runs(batches, seconds, rooms, longest_s).part(kept)
+    return Fleet(layers, names, rates[kept], links, sizes=seconds.mean(axis=(0, 1)), runs=runs)
+
+
+def best_of_all_runs(fleet: Fleet) -> float:
+    """Return the most that any spans and batches serve along any paths, the cache of what is under way in its room."""
+    assert fleet.runs is not None
+    batches, seconds, rooms, longest_s = fleet.runs
+    ways = [
+        [(s, e, batch, float(times[s:e].sum()), rooms[at, s, e - s])
+         for s, e in combinations(range(fleet.layers + 1), 2)
+         for batch, times in zip(batches.tolist(), seconds[at], strict=True) if batch <= rooms[at, s, e - s]]
+        for at in range(len(fleet.devices))
+    ]  # fmt: skip
+    best = 0.0
+    for chosen in product(*([None, *some] for some in ways)):
+        held = [one for one in chosen if one is not None]
+        paths = [
+            some for count in range(1, len(held) + 1) for some in permutations(held, count)
+            if some[0][0] == 0 and some[-1][1] == fleet.layers and all(a[1] == b[0] for a, b in pairwise(some))
+        ]  # fmt: skip
+        spent = [sum(one[3] for one in path) for path in paths]
+        paths = [path for path, time in zip(paths, spent, strict=True) if time <= longest_s]
+        if not paths:
+            continue
+        spent = [time for time in spent if time <= longest_s]
+        meets = np.array([[any(one is each for each in path) for path in paths] for one in held], np.float64)
+        left = [one[2] / one[3] for one in held] + [one[4] for one in held]
+        found = linprog(-np.ones(len(paths)), A_ub=np.vstack([meets, meets * spent]), b_ub=left)
+        assert found.x is not None
+        best = max(best, float(found.x.sum()))
+    return best
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.integers(0, 2**31), st.booleans())
+def test_no_run_of_devices_serves_more_than_the_bound_by_passes(seed: int, limited: bool) -> None:
+    """Any spans, batches and paths, of different lengths; the checker finds the bound proven, and no lower one."""
+    fleet = run_fleet(seed)
+    if not fleet.devices:
+        return
+    assert fleet.runs is not None
+    if limited:
+        fleet = run_fleet(seed, longest_s=2.0 * float(fleet.runs.seconds.min(axis=(0, 1)).sum()))
+    kinds, best = fleet.kinds(), best_of_all_runs(fleet)
+    alone, found = coverage_bound(fleet), coverage_bound(fleet, passes=True)
+    assert best <= found.tokens_per_s <= alone.tokens_per_s
+    for proof in (found, best_bound(fleet, kinds)[0]):
+        assert best <= proof.tokens_per_s
+        assert proves(proof, fleet)
+        assert best == 0 or not proves(replace(proof, tokens_per_s=0.999 * best), fleet)
 
 
 @given(st.integers(0, 2**31), st.booleans(), st.integers(1, LAYERS - 1))

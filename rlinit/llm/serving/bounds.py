@@ -1,11 +1,6 @@
 """Bounds on what any layout serves, with the numbers that prove them.
 
-*Coverage.* A flow of F needs every layer on devices that pass F in all, and none passes more of it than F. For sizes w
-of the layers and a device that passes c(S) when it holds the span S,
-
-    F sum over layers of w  <=  sum over devices of max over S of w(S) min(c(S), F).
-
-Divided by F the right side does not grow with F, so that the largest F that satisfies it bounds every layout.
+*Coverage.* See `rlinit.llm.serving.coverage`.
 
 *Prices.* Devices are whole: those that hold a layer pass F only if their c(S) add up to it. Let a device cost p >= 0,
 and each of the layers that it holds the share w / w(S) of that. Then every layout that serves F has
@@ -21,7 +16,6 @@ networks: F <= sum over networks of their bounds + sum of the rates of links bet
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -30,20 +24,15 @@ import numpy as np
 
 from rlinit.arrays import ROUNDING, SAFETY, FloatArray, IntArray
 from rlinit.errors import SolverFailure
+from rlinit.llm.serving.coverage import PassClass, by_passes, by_sizes, largest_covered, options_of
 from rlinit.llm.serving.fleets import SINK, SOURCE, Fleet, Kinds
 from rlinit.llm.serving.sweeping import least_covers, used_units
-
-_BISECTIONS = 200
-"""Of a rate: what is left of the interval is below a double's rounding."""
 
 _STEPS, _FINE_STEPS = 1000, 10_000
 """Steps of the grid while prices are looked for, and for the bound that they prove."""
 
 _FINE_BISECTIONS = 12
 """Of the rate between two steps of the coarse grid, on the fine one."""
-
-_FARTHEST, _NEAR = 5.0, 1e-3
-"""Of the logarithm of a factor that sizes are multiplied by: where it is looked for, and to what."""
 
 _ROUNDS = 200
 """Knapsacks of a linear program at most."""
@@ -65,6 +54,8 @@ class ServingBound:
         Where networks are bounded each by itself: their devices and bounds.
     sizes
         Of the layers, where they are not alike.
+    passes
+        Classes of passes, where coverage goes by these.
     """
 
     tokens_per_s: float
@@ -72,6 +63,7 @@ class ServingBound:
     steps: int = 0
     parts: tuple[tuple[tuple[str, ...], ServingBound], ...] = ()
     sizes: tuple[float, ...] = ()
+    passes: tuple[PassClass, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the proof as what JSON can say."""
@@ -80,6 +72,7 @@ class ServingBound:
             return {"kind": "networks", "bound": self.tokens_per_s, "parts": parts}
         said: dict[str, Any] = {"kind": "prices" if self.prices else "coverage", "bound": self.tokens_per_s}
         said |= {"steps": self.steps, "prices": dict(self.prices)} if self.prices else {}
+        said |= {"passes": [row._asdict() for row in self.passes]} if self.passes else {}
         return said | ({"sizes": list(self.sizes)} if self.sizes else {})
 
 
@@ -112,16 +105,15 @@ def best_bound(fleet: Fleet, kinds: Kinds, *, fine: bool = True) -> tuple[Servin
     fine
         Whether prices prove what they can, rather than what a search may go by, within a step of the coarse grid.
     """
-    priced, prices = priced_bound(fleet, kinds, fine=fine)
-    found, networks = min(coverage_bound(fleet), priced, key=_rate), fleet.networks()
+    found, prices = priced_bound(fleet, kinds, coverage_bound(fleet, passes=fine), fine=fine)
+    networks = fleet.networks()
     at = dict(zip(fleet.devices, networks.tolist(), strict=True)) | {SOURCE: None, SINK: None}
     crossing = sum(rate for (a, b), rate in fleet.links.items() if None not in (at[a], at[b]) and at[a] != at[b])
     if networks.max() > 0 and crossing < found.tokens_per_s:
         parts = []
         for number in range(int(networks.max()) + 1):
             part = fleet.part([int(one) for one in np.flatnonzero(networks == number)])
-            proofs = coverage_bound(part), priced_bound(part, part.kinds(), fine=fine)[0]
-            parts.append((part.devices, min(proofs, key=_rate)))
+            parts.append((part.devices, priced_bound(part, part.kinds(), coverage_bound(part), fine=fine)[0]))
         total = (sum(proof.tokens_per_s for _, proof in parts) + crossing) * (1 + ROUNDING)
         found = min(found, ServingBound(total, parts=tuple(parts)), key=_rate)
     return found, prices
@@ -131,57 +123,21 @@ def _rate(bound: ServingBound) -> float:
     return bound.tokens_per_s
 
 
-def coverage_bound(fleet: Fleet) -> ServingBound:
-    """Return the root of the inequality of coverage, rounded up.
+def coverage_bound(fleet: Fleet, *, passes: bool = False) -> ServingBound:
+    """Return the bound by coverage, rounded up.
 
     Parameters
     ----------
     fleet
         Devices, rates and links.
+    passes
+        Whether classes of passes prove what they can, where it is known how devices can be run.
     """
-    return ServingBound(_covered(fleet.kinds(), _sizes(fleet)), sizes=_told(fleet))
-
-
-def balanced(fleet: Fleet, first: int) -> Fleet:
-    """Return a fleet with sizes of its first layers against those of the others at which coverage proves most.
-
-    Parameters
-    ----------
-    fleet
-        Devices and rates.
-    first
-        How many of the layers.
-    """
-    from scipy.optimize import minimize_scalar
-
-    if not fleet.devices:
-        return fleet
-    kinds, ahead = fleet.kinds(), np.arange(fleet.layers) < first
-
-    def scaled(power: float) -> FloatArray:
-        return _sizes(fleet) * np.where(ahead, math.exp(power), 1.0)
-
-    found = minimize_scalar(
-        lambda power: _covered(kinds, scaled(power)), bounds=(-_FARTHEST, _FARTHEST), options={"xatol": _NEAR}
-    )
-    return replace(fleet, sizes=scaled(found.x))
-
-
-def _covered(kinds: Kinds, sizes: FloatArray) -> float:
-    """Return the root of the inequality of coverage, rounded up."""
-    held = _span_sizes(sizes)
-    low, high = 0.0, float((kinds.counts * kinds.rates.max(axis=(1, 2))).sum())
-    for _ in range(_BISECTIONS):
-        middle = 0.5 * (low + high)
-        covered = float(kinds.counts @ (held * np.minimum(kinds.rates, middle)).max(axis=(1, 2)))
-        low, high = (middle, high) if covered * (1 + ROUNDING) >= sizes.sum() * middle else (low, middle)
-        if high - low <= ROUNDING * high:
-            break
-    return high * (1 + 4 * ROUNDING)
-
-
-def _sizes(fleet: Fleet) -> FloatArray:
-    return np.ones(fleet.layers) if fleet.sizes is None else fleet.sizes
+    kinds = fleet.kinds()
+    alone = by_sizes(fleet.layer_sizes, len(kinds.members))
+    rate = largest_covered(options_of(replace(fleet, runs=None), kinds), kinds.counts, alone)
+    found, classes = by_passes(fleet, kinds, rate) if passes else (rate, ())
+    return ServingBound(found, passes=classes, sizes=() if classes else _told(fleet))
 
 
 def _told(fleet: Fleet) -> tuple[float, ...]:
@@ -195,8 +151,11 @@ def _span_sizes(sizes: FloatArray) -> FloatArray:
     return np.asarray(before[ends] - before[:-1, None])
 
 
-def ways_of(kinds: Kinds, sizes: FloatArray) -> tuple[list[Ways], IntArray]:
-    """Return how layers of each class can be held, and the class of each layer: those of one size are alike.
+def ways_of(kinds: Kinds, sizes: FloatArray, *, fine: bool = False) -> tuple[list[Ways], IntArray]:
+    """Return how layers of each class can be held, and the class of each layer.
+
+    Layers of one size are alike. A fine partition, where not all are of one size, tells them apart by powers of two of
+    their distance from the first or last layer, too: a span that holds those holds few layers of the middle.
 
     Parameters
     ----------
@@ -204,9 +163,14 @@ def ways_of(kinds: Kinds, sizes: FloatArray) -> tuple[list[Ways], IntArray]:
         Devices and rates.
     sizes
         (L,) of the layers.
+    fine
+        Which classes.
     """
-    _, classes = np.unique(sizes, return_inverse=True)
     held, layers = _span_sizes(sizes), len(sizes)
+    at, behind = np.arange(layers), np.arange(layers)[::-1]
+    apart = fine and np.ptp(sizes) > 0
+    bands = np.column_stack([sizes, np.frexp(np.minimum(at, behind) + 1.0)[1] * apart, (at < behind) * apart])
+    classes = np.unique(bands, axis=0, return_inverse=True)[1].reshape(-1)
     start, count = np.arange(layers)[:, None], np.arange(layers + 1)
     found = []
     for one in range(int(classes.max()) + 1):
@@ -250,19 +214,23 @@ def covers_of(
     return least, (choice, taken)
 
 
-def priced_bound(fleet: Fleet, kinds: Kinds, *, fine: bool = True) -> tuple[ServingBound, FloatArray]:
-    """Return the bound by prices, and (K,) prices of the kinds, which sum to 1 over all devices.
+def priced_bound(
+    fleet: Fleet, kinds: Kinds, other: ServingBound, *, fine: bool = True
+) -> tuple[ServingBound, FloatArray]:
+    """Return the bound by prices or another one, and (K,) prices of the kinds, which sum to 1 over all devices.
 
     Parameters
     ----------
     fleet, kinds, fine
         As for `best_bound`.
+    other
+        Returned where prices prove no less.
     """
-    counts, highest = kinds.counts, coverage_bound(fleet).tokens_per_s
+    counts, highest = kinds.counts, other.tokens_per_s
     prices = np.full(len(counts), 1.0 / counts.sum())
     if highest <= 0:
         return ServingBound(0.0), prices
-    all_ways, _ = ways_of(kinds, _sizes(fleet))
+    all_ways, _ = ways_of(kinds, fleet.layer_sizes, fine=fine)
     best, proving, rows = _STEPS, prices, []
     weights = [steps_of(ways.rates, highest / _STEPS, _STEPS) for ways in all_ways]
     for _ in range(_ROUNDS):
@@ -285,7 +253,8 @@ def priced_bound(fleet: Fleet, kinds: Kinds, *, fine: bool = True) -> tuple[Serv
             break
     if not fine:
         return ServingBound(min(highest, (best + 1) * highest / _STEPS)), proving
-    return _refined(kinds, fleet, all_ways, proving, (best * highest / _STEPS, highest)), proving
+    low = best * highest / _STEPS
+    return (other if best == _STEPS else _refined(kinds, fleet, all_ways, proving, low, other)), proving
 
 
 def steps_of(rates: FloatArray, unit: float, steps: int) -> IntArray:
@@ -318,10 +287,10 @@ def _best_prices(rows: FloatArray, counts: IntArray) -> tuple[float, FloatArray]
 
 
 def _refined(
-    kinds: Kinds, fleet: Fleet, all_ways: list[Ways], prices: FloatArray, within: tuple[float, float]
+    kinds: Kinds, fleet: Fleet, all_ways: list[Ways], prices: FloatArray, low: float, other: ServingBound
 ) -> ServingBound:
-    """Return the least rate between two that prices refute on the fine grid; coverage refutes the higher one."""
-    low, high = within
+    """Return the least rate above one that prices refute on the fine grid, or another bound that is no more."""
+    high = other.tokens_per_s
     rate = min(high, low + 2 * high / _STEPS)
     for _ in range(_FINE_BISECTIONS):
         costs = 0.0
@@ -330,7 +299,7 @@ def _refined(
             costs += ways.layers * covers_of(ways, kinds.counts, prices, weights, _FINE_STEPS)[0][-1]
         low, high = (low, rate) if costs > 1 + SAFETY else (rate, high)
         rate = 0.5 * (low + high)
-    if high == within[1]:
-        return ServingBound(high, sizes=_told(fleet))
+    if high == other.tokens_per_s:
+        return other
     named = {fleet.devices[at]: float(p) for p, members in zip(prices, kinds.members, strict=True) for at in members}
     return ServingBound(high, named, _FINE_STEPS, sizes=_told(fleet))

@@ -29,6 +29,37 @@ _MOST_NETWORKS = 8
 """Networks that the search tells apart."""
 
 
+class Runs(NamedTuple):
+    """How devices of the cost model can be run, where a pass takes each sequence through all layers once.
+
+    Parameters
+    ----------
+    batches
+        (Q,) sequences that a device works on at once.
+    seconds
+        (d, Q, L) of each layer.
+    rooms
+        (d, L, L + 1) sequences under way whose cache a device takes beside j layers from a first one on.
+    longest_s
+        Seconds of a pass at most.
+    """
+
+    batches: FloatArray
+    seconds: FloatArray
+    rooms: FloatArray
+    longest_s: float = math.inf
+
+    def part(self, devices: list[int]) -> Runs:
+        """Return those of some devices.
+
+        Parameters
+        ----------
+        devices
+            Their numbers.
+        """
+        return self._replace(seconds=self.seconds[devices], rooms=self.rooms[devices])
+
+
 class Kinds(NamedTuple):
     """Devices that may be exchanged for each other.
 
@@ -78,6 +109,8 @@ class Fleet:
         (from, to) -> seconds that a token takes over a link; what is not named takes none.
     caches
         Of two pools: what they move over links, as `Traffic.to_dict` says it, for a checker.
+    runs
+        What rates that none exceeds are from; None: not known.
     between
         (d + 1, d + 1) the links: from each device and the source, to each device and the sink.
 
@@ -96,6 +129,7 @@ class Fleet:
     seconds: FloatArray | None = field(default=None, repr=False)
     delays: Mapping[tuple[str, str], float] = field(default_factory=dict, repr=False)
     caches: Mapping[str, Any] | None = field(default=None, repr=False)
+    runs: Runs | None = field(default=None, repr=False)
     between: FloatArray = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -134,6 +168,11 @@ class Fleet:
         """
         table = self.rates[device]
         return float(table[end - start] if table.ndim == 1 else table[start, end - start])
+
+    @property
+    def layer_sizes(self) -> FloatArray:
+        """(L,) of the layers against each other."""
+        return np.ones(self.layers) if self.sizes is None else self.sizes
 
     def seconds_of(self, spans: Mapping[str, tuple[int, int]]) -> dict[str, float]:
         """Return how long a token is in each device of a layout.
@@ -206,7 +245,8 @@ class Fleet:
         networks = self.networks()
         found: dict[object, list[int]] = {}
         for at, table in enumerate(self.rates):
-            found.setdefault((table.tobytes(), self.limits(at), int(networks[at])), []).append(at)
+            run = () if self.runs is None else (self.runs.seconds[at].tobytes(), self.runs.rooms[at].tobytes())
+            found.setdefault((table.tobytes(), self.limits(at), int(networks[at]), run), []).append(at)
         members = tuple(map(tuple, found.values()))
         rates = np.array([self.limited_rates(some[0]) for some in members])
         return Kinds(rates, members, networks[[some[0] for some in members]])
@@ -222,8 +262,14 @@ class Fleet:
             rates = {_BY_LAYERS: rows(table)} if table.ndim == 1 else {_BY_FIRST: [rows(one) for one in table]}
             devices.append({"name": name} | rates)
         links = [{"from": a, "to": b, "tokens_per_s": rate} for (a, b), rate in self.links.items()]
-        caches = {} if self.caches is None else {"caches": self.caches}
-        return {"layers": self.layers, "devices": devices, "links": links} | caches
+        found = {"layers": self.layers, "devices": devices, "links": links}
+        if self.runs is not None:
+            for row, seconds, rooms in zip(devices, self.runs.seconds, self.runs.rooms, strict=True):
+                held = [table[1 : self.layers + 1 - start] for start, table in enumerate(rooms.tolist())]
+                row |= {"seconds_by_batch": seconds.tolist(), "sequences_by_first_layer": held}
+            found["batches"] = self.runs.batches.tolist()
+            found |= {"longest_s": self.runs.longest_s} if self.runs.longest_s < math.inf else {}
+        return found | ({} if self.caches is None else {"caches": self.caches})
 
     def part(self, devices: list[int]) -> Fleet:
         """Return some of the devices with the links between them.
@@ -237,7 +283,8 @@ class Fleet:
         known = {*names, SOURCE, SINK}
         links = {pair: rate for pair, rate in self.links.items() if known.issuperset(pair)}
         seconds = None if self.seconds is None else self.seconds[devices]
-        return replace(self, devices=names, rates=self.rates[devices], links=links, seconds=seconds)
+        runs = None if self.runs is None else self.runs.part(devices)
+        return replace(self, devices=names, rates=self.rates[devices], links=links, seconds=seconds, runs=runs)
 
     def half(self, devices: list[int], cut: int, most: float, ahead: bool) -> Fleet:
         """Return some of the devices for the layers on one side of a cut, counted from the cut on.
@@ -268,7 +315,15 @@ class Fleet:
             links[before, after] = most if before == SOURCE else rate
         sizes = None if self.sizes is None else self.sizes[:cut][::-1] if ahead else self.sizes[cut:]
         return replace(
-            part, layers=count, rates=rates[kept], links=links, partial=False, sizes=sizes, seconds=None, delays={}
+            part,
+            layers=count,
+            rates=rates[kept],
+            links=links,
+            partial=False,
+            sizes=sizes,
+            seconds=None,
+            delays={},
+            runs=None,
         )
 
 
