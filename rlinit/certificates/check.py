@@ -3479,11 +3479,7 @@ def most_worth(classes: Any, caps: Any, fleet: Fleet, name: str, rate: Fraction)
 
 
 def refutes_by_prices(proof: Any, fleet: Fleet, rate: Fraction) -> bool:
-    """Return whether holding every layer on whole devices that pass the rate costs more than all devices do.
-
-    Layers are taken together, with the spans that hold one of them, where they are of one size and, unless all are,
-    alike far from the first or the last one, by powers of two.
-    """
+    """Return whether holding every layer on whole devices that pass the rate costs more than all devices do."""
     sizes, grid = sizes_of(proof, fleet), int(whole(proof["steps"], "the steps of a grid", 1))
     need(grid <= MOST_STEPS, f"a grid has more than {MOST_STEPS} steps")
     prices = {name: number(proof["prices"], name, ZERO) for name in fleet.names}
@@ -3496,21 +3492,17 @@ def refutes_by_prices(proof: Any, fleet: Fleet, rate: Fraction) -> bool:
     scale = PRICE_SCALE / max(sum(prices.values()), Fraction(1, 10**300))
     spans = [(kind, price * scale, list(fleet.spans(kind[0]))) for (_, price), kind in kinds.items()]
     total = ZERO
-    groups: dict[Any, list[int]] = defaultdict(list)
-    for at, size in enumerate(sizes):
-        near_end = (at < fleet.layers - 1 - at, (min(at, fleet.layers - 1 - at) + 1).bit_length())
-        groups[size, len(set(sizes)) > 1 and near_end].append(at)
-    for (size, _), group in groups.items():
+    for size in set(sizes):
         least: list[Any] = [0] + [INF] * grid
         for kind, price, rows in spans:
             ways: dict[int, int] = {}
             for start, end, passed in rows:
-                if group[-1] >= start and group[bisect_left(group, start)] < end:
+                if size in sizes[start:end]:
                     steps = min(grid, -int(-passed * grid // rate))
                     cost = int(price * size / (before[end] - before[start]))
                     ways[steps] = min(cost, ways.get(steps, cost))
             least = with_kind(least, len(kind), ways, grid)
-        total += len(group) * (PRICE_SCALE * 2 if least[grid] == INF else least[grid])
+        total += sizes.count(size) * (PRICE_SCALE * 2 if least[grid] == INF else least[grid])
     return total > PRICE_SCALE
 
 

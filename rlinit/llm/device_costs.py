@@ -34,7 +34,7 @@ from rlinit.limits import check_number
 from rlinit.llm.architecture import Part
 from rlinit.llm.lowering import Settings, logit_bytes, room_bytes, unit_seconds
 from rlinit.llm.model import LanguageModel, Phase, Workload
-from rlinit.llm.serving.coverage import balanced, rounded
+from rlinit.llm.serving.coverage import balanced
 from rlinit.llm.serving.fleets import SINK, SOURCE, Fleet, Runs
 from rlinit.llm.serving.pools import Traffic, stacked
 from rlinit.units import BITS
@@ -216,8 +216,8 @@ class DeviceCosts:
 
     @cached_property
     def sizes(self) -> FloatArray:
-        """(L,) seconds of each layer, the mean of all kinds; of layers alike, the same."""
-        return rounded(self.seconds[:, self._reference, :, 1].mean(axis=0))
+        """(L,) seconds of each layer, the mean of all kinds."""
+        return np.asarray(self.seconds[:, self._reference, :, 1].mean(axis=0))
 
     @property
     def _reference(self) -> int:

@@ -28,7 +28,6 @@ from rlinit.llm.model import LanguageModel
 from rlinit.llm.serving.bounds import ServingBound, best_bound, coverage_bound
 from rlinit.llm.serving.fleets import Fleet
 from rlinit.llm.serving.layouts import (
-    SEARCH_SHARE,
     Route,
     ServingPlan,
     Spans,
@@ -124,13 +123,12 @@ def _best(costs: DeviceCosts, max_latency_s: float | None, time_limit_s: float, 
     latest = math.inf if max_latency_s is None else max_latency_s
     if not latest > 0:
         raise InvalidConfig(f"max_latency_s is {max_latency_s!r}; expected seconds above 0")
-    limits, budget = costs.limits(latest), Budget(time_limit_s)
-    proof = best_bound(limits, limits.kinds())[0] if limits.devices else ServingBound(0.0)
-    left_s = max(budget.remaining_s, SEARCH_SHARE * time_limit_s)
-    found = _side_by_side(_found(costs, latest, left_s, seed), (math.inf,))
+    found = _side_by_side(_found(costs, latest, time_limit_s, seed), (math.inf,))
+    limits = costs.limits(latest)
     if not found:
         said = "" if latest == math.inf else f" with passes of at most {latest:g} s"
         return nothing_found(limits, said)
+    proof = best_bound(limits, limits.kinds())[0]
     best = max(found, key=_rate)
     rules: dict[str, float] = {}
     for plan in found:

@@ -24,7 +24,7 @@ import numpy as np
 
 from rlinit.arrays import ROUNDING, SAFETY, FloatArray, IntArray
 from rlinit.errors import SolverFailure
-from rlinit.llm.serving.coverage import PassClass, by_passes, by_sizes, largest_covered, options_of
+from rlinit.llm.serving.coverage import by_passes, by_sizes, largest_covered, options_of
 from rlinit.llm.serving.fleets import SINK, SOURCE, Fleet, Kinds
 from rlinit.llm.serving.sweeping import least_covers, used_units
 
@@ -63,7 +63,7 @@ class ServingBound:
     steps: int = 0
     parts: tuple[tuple[tuple[str, ...], ServingBound], ...] = ()
     sizes: tuple[float, ...] = ()
-    passes: tuple[PassClass, ...] = ()
+    passes: tuple[Mapping[str, Any], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the proof as what JSON can say."""
@@ -72,7 +72,7 @@ class ServingBound:
             return {"kind": "networks", "bound": self.tokens_per_s, "parts": parts}
         said: dict[str, Any] = {"kind": "prices" if self.prices else "coverage", "bound": self.tokens_per_s}
         said |= {"steps": self.steps, "prices": dict(self.prices)} if self.prices else {}
-        said |= {"passes": [row._asdict() for row in self.passes]} if self.passes else {}
+        said |= {"passes": list(self.passes)} if self.passes else {}
         return said | ({"sizes": list(self.sizes)} if self.sizes else {})
 
 
@@ -151,11 +151,8 @@ def _span_sizes(sizes: FloatArray) -> FloatArray:
     return np.asarray(before[ends] - before[:-1, None])
 
 
-def ways_of(kinds: Kinds, sizes: FloatArray, *, fine: bool = False) -> tuple[list[Ways], IntArray]:
-    """Return how layers of each class can be held, and the class of each layer.
-
-    Layers of one size are alike. A fine partition, where not all are of one size, tells them apart by powers of two of
-    their distance from the first or last layer, too: a span that holds those holds few layers of the middle.
+def ways_of(kinds: Kinds, sizes: FloatArray) -> tuple[list[Ways], IntArray]:
+    """Return how layers of each class can be held, and the class of each layer: those of one size are alike.
 
     Parameters
     ----------
@@ -163,14 +160,9 @@ def ways_of(kinds: Kinds, sizes: FloatArray, *, fine: bool = False) -> tuple[lis
         Devices and rates.
     sizes
         (L,) of the layers.
-    fine
-        Which classes.
     """
+    _, classes = np.unique(sizes, return_inverse=True)
     held, layers = _span_sizes(sizes), len(sizes)
-    at, behind = np.arange(layers), np.arange(layers)[::-1]
-    apart = fine and np.ptp(sizes) > 0
-    bands = np.column_stack([sizes, np.frexp(np.minimum(at, behind) + 1.0)[1] * apart, (at < behind) * apart])
-    classes = np.unique(bands, axis=0, return_inverse=True)[1].reshape(-1)
     start, count = np.arange(layers)[:, None], np.arange(layers + 1)
     found = []
     for one in range(int(classes.max()) + 1):
@@ -230,7 +222,7 @@ def priced_bound(
     prices = np.full(len(counts), 1.0 / counts.sum())
     if highest <= 0:
         return ServingBound(0.0), prices
-    all_ways, _ = ways_of(kinds, fleet.layer_sizes, fine=fine)
+    all_ways, _ = ways_of(kinds, fleet.layer_sizes)
     best, proving, rows = _STEPS, prices, []
     weights = [steps_of(ways.rates, highest / _STEPS, _STEPS) for ways in all_ways]
     for _ in range(_ROUNDS):

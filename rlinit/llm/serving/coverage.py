@@ -28,16 +28,14 @@ so far (Kelley's method, halfway between its best and its last point), and class
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
-from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rlinit.arrays import ROUNDING, FloatArray, IntArray
 from rlinit.kernels.compiled import njit
-from rlinit.llm.serving.fleets import Fleet, Kinds
+from rlinit.llm.serving.fleets import Fleet, Kinds, Runs
 
 _BISECTIONS = 200
 """Of a rate: what is left of the interval is below a double's rounding."""
@@ -55,31 +53,10 @@ _ROWS, _CLOSE = 80, 2e-3
 """Spans of each kind that a linear program gets at most, and how close its value is to be to what it proves."""
 
 _DIGITS = 9
-"""Of seconds, by which layers are told apart."""
+"""Of seconds, by which layers are told apart: sums of floats leave the others open."""
 
 _DEAREST = 30.0
-"""Of seconds and of devices in a linear program, in sizes of all layers."""
-
-
-class PassClass(NamedTuple):
-    """Passes of about one length, and the multipliers of a proof there.
-
-    Parameters
-    ----------
-    from_s
-        Seconds from which on; to those of the next class.
-    sizes
-        (L,) of the layers.
-    wait
-        Of a second in a device.
-    caps
-        Device -> what it pays to pass as much as the class does; else nothing.
-    """
-
-    from_s: float
-    sizes: tuple[float, ...]
-    wait: float
-    caps: Mapping[str, float]
+"""Multipliers at most, in sizes of all layers."""
 
 
 class Options(NamedTuple):
@@ -115,7 +92,7 @@ class Multipliers(NamedTuple):
     waits
         (C,) of a second.
     caps
-        (C, K) of each kind.
+        (K, C) of each kind.
     """
 
     lengths: FloatArray
@@ -131,38 +108,50 @@ class Multipliers(NamedTuple):
         counts
             (K,) devices of each kind.
         """
-        with np.errstate(invalid="ignore"):
-            spent = np.where(self.waits > 0, self.waits * self.lengths[1:], 0.0)
-        return float((self.before[:, -1] - spent - self.caps @ counts).min())
+        spent = self.waits * np.where(self.waits > 0, self.lengths[1:], 0.0)
+        return float((self.before[:, -1] - spent - counts @ self.caps).min())
+
+    def of(self, kind: int) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """Return those that count for a kind: lengths, sizes before each layer, waits and (C,) its caps.
+
+        Parameters
+        ----------
+        kind
+            Its number.
+        """
+        return self.lengths, self.before, self.waits, self.caps[kind]
 
 
 def options_of(fleet: Fleet, kinds: Kinds) -> list[Options]:
-    """Return how devices of each kind can be used.
+    """Return how devices of each kind can be used; where only rates are known, as if without batches and caches.
 
     Parameters
     ----------
     fleet, kinds
         Devices, rates and links.
     """
-    found, runs = [], fleet.runs
+    runs = fleet.runs
+    if runs is None:
+        count, layers = len(fleet.devices), fleet.layers
+        rooms = np.full((count, layers, layers + 1), math.inf)
+        runs = Runs(np.array([math.inf]), np.zeros((count, 1, layers)), rooms)
+    found, fastest = [], _before(runs.seconds.min(axis=(0, 1)))
     for rates, members in zip(kinds.rates, kinds.members, strict=True):
         starts, held = np.nonzero(rates)
-        ends, passed = starts + held, rates[starts, held]
-        if runs is None:
-            none = np.zeros(len(starts))
-            found.append(Options(starts, ends, none, passed, none + math.inf, none))
-            continue
-        fastest = np.concatenate([[0.0], np.cumsum(runs.seconds.min(axis=(0, 1)))])
-        rest = fastest[-1] - (fastest[ends] - fastest[starts])
-        before = np.concatenate([np.zeros((len(runs.batches), 1)), np.cumsum(runs.seconds[members[0]], axis=1)], axis=1)
+        ends, before = starts + held, _before(runs.seconds[members[0]])
         seconds, rooms = before[:, ends] - before[:, starts], runs.rooms[members[0], starts, held]
-        batches = runs.batches[:, None]
+        least = seconds + fastest[-1] - (fastest[ends] - fastest[starts])
         with np.errstate(divide="ignore"):
-            most = np.minimum(batches / seconds, passed)
-        fits = (batches <= rooms) & (seconds + rest <= runs.longest_s * (1 + ROUNDING)) & (seconds < math.inf)
-        rows = np.broadcast_arrays(starts, ends, seconds, most, rooms, seconds + rest)
+            most = np.minimum(runs.batches[:, None] / seconds, rates[starts, held])
+        fits = (runs.batches[:, None] <= rooms) & (least <= runs.longest_s * (1 + ROUNDING)) & (seconds < math.inf)
+        rows = np.broadcast_arrays(starts, ends, seconds, most, rooms, least)
         found.append(Options(*(np.ascontiguousarray(one[fits]) for one in rows)))
     return found
+
+
+def _before(sizes: FloatArray) -> FloatArray:
+    """Return (.., L + 1) sums of what is before each layer."""
+    return np.concatenate([np.zeros((*sizes.shape[:-1], 1)), np.cumsum(sizes, axis=-1)], axis=-1)
 
 
 @njit(cache=True, nogil=True)
@@ -223,8 +212,8 @@ def best_option(
     return best, chosen
 
 
-def covered(options: list[Options], counts: IntArray, found: Multipliers, flow: float) -> float:
-    """Return the sum over devices of the largest V.
+def largest_covered(options: list[Options], counts: IntArray, found: Multipliers, high: float = math.inf) -> float:
+    """Return the root of the inequality of coverage, rounded up; a rate that is refuted where there is one.
 
     Parameters
     ----------
@@ -232,36 +221,17 @@ def covered(options: list[Options], counts: IntArray, found: Multipliers, flow: 
         Of each kind.
     found
         Multipliers.
-    flow
-        F.
-    """
-    unused = np.empty(len(found.waits))
-    values = [
-        best_option(one, found.lengths, found.before, found.waits, caps, flow, unused)[0]
-        for one, caps in zip(options, np.ascontiguousarray(found.caps.T), strict=True)
-    ]
-    return float(counts @ np.array(values))
-
-
-def largest_covered(options: list[Options], counts: IntArray, found: Multipliers, high: float = math.inf) -> float:
-    """Return the root of the inequality of coverage, rounded up; a rate that is refuted where there is one.
-
-    Parameters
-    ----------
-    options, counts, found
-        As for `covered`.
     high
         A rate that is known to be refuted.
     """
-    margin = found.margin(counts)
+    margin, unused = found.margin(counts), np.empty(len(found.waits))
     if margin <= 0:
         return high
-    rates = np.array([one.rates.max(initial=0.0) for one in options])
-    low, high = 0.0, min(high, float(counts @ rates))
+    low, high = 0.0, min(high, float(counts @ [one.rates.max(initial=0.0) for one in options]))
     for _ in range(_BISECTIONS):
-        middle = 0.5 * (low + high)
-        more = covered(options, counts, found, middle) * (1 + ROUNDING) >= margin * middle
-        low, high = (middle, high) if more else (low, middle)
+        flow = 0.5 * (low + high)
+        values = [best_option(one, *found.of(kind), flow, unused)[0] for kind, one in enumerate(options)]
+        low, high = (flow, high) if counts @ values * (1 + ROUNDING) >= margin * flow else (low, flow)
         if high - low <= ROUNDING * high:
             break
     return high * (1 + 4 * ROUNDING)
@@ -277,8 +247,7 @@ def by_sizes(sizes: FloatArray, kinds: int) -> Multipliers:
     kinds
         How many there are.
     """
-    before = np.concatenate([[0.0], np.cumsum(sizes)])[None]
-    return Multipliers(np.array([0.0, math.inf]), before, np.zeros(1), np.zeros((1, kinds)))
+    return Multipliers(np.array([0.0, math.inf]), _before(sizes[None]), np.zeros(1), np.zeros((kinds, 1)))
 
 
 def balanced(fleet: Fleet, first: int) -> Fleet:
@@ -311,6 +280,9 @@ def balanced(fleet: Fleet, first: int) -> Fleet:
 class Program:
     """The linear program of multipliers, rates in shares of one that is refuted.
 
+    A point has the worth of each kind, then, of each class, the wait for all of its seconds, the caps of each kind, all
+    devices together, and the sizes of groups of layers.
+
     Parameters
     ----------
     options, counts
@@ -322,9 +294,7 @@ class Program:
     def __init__(self, options: list[Options], counts: IntArray, groups: IntArray) -> None:
         self.options, self.counts, self.groups = options, counts, groups
         self.members = np.bincount(groups)
-        each = np.eye(len(self.members))[groups] / self.members
-        self.before = np.concatenate([np.zeros((1, len(self.members))), np.cumsum(each, axis=0)])
-        self.active: set[tuple[int, int]] = set()
+        self.shares = _before((np.eye(len(self.members))[groups] / self.members).T).T
 
     def solve(self, lengths: FloatArray) -> tuple[Multipliers, float, FloatArray]:
         """Return multipliers, what they prove, and (C,) flow of each class at which they do.
@@ -337,80 +307,57 @@ class Program:
         from scipy.optimize import linprog
 
         kinds, classes = len(self.counts), len(lengths) - 1
-        finite = np.isfinite(lengths[1:])
-        width = kinds + classes * (1 + kinds + len(self.members))
+        each, goal = np.eye(classes), np.zeros(kinds + classes * (1 + kinds + len(self.members)))
+        goal[:kinds] = self.counts
+        sums = [
+            _row(np.zeros(kinds), one, np.ones(classes), np.ones(kinds), np.ones(len(self.members))) for one in each
+        ]
+        point = np.zeros(len(goal))
+        point[kinds + classes * (1 + kinds) :] = np.tile(self.members / len(self.groups), classes)
         rows: list[FloatArray] = []
-        used: list[tuple[int, int]] = []
-        sums = np.zeros((classes, width))
-        for k in range(classes):
-            parts = self._parts(sums[k], classes)
-            parts[0][k], parts[1][:, k], parts[2][k] = -1.0, -1.0, 1.0
-        for kind, at in sorted(self.active):
-            one = self.options[kind]
-            for k in np.flatnonzero(one.least[at] <= lengths[1:]).tolist():
-                seconds = max(lengths[k], one.least[at])
-                most = min(one.rates[at], 1.0, one.rooms[at] / seconds if seconds > 0 else math.inf)
-                rows.append(self._row(kind, at, np.eye(classes)[k] * most, lengths))
-                used.append((kind, at))
-        most_of = np.concatenate([np.full(classes, _DEAREST) * finite, np.full(classes * kinds, _DEAREST)])
-        upper = np.concatenate([np.full(kinds, np.inf), most_of, np.full(width - kinds - len(most_of), np.inf)])
-        goal = np.concatenate([self.counts, np.zeros(width - kinds)])
-        best = point = np.zeros(width)
-        self._parts(point, classes)[2][:] = self.members / self.members.sum()
-        proven, least, flow = math.inf, 0.0, np.zeros(classes)
-        result = self._multipliers(point, lengths)
+        best, proven, least, flow = point, math.inf, 0.0, np.zeros(classes)
         for _ in range(_ROWS):
-            found, total = self._multipliers(point, lengths), 0.0
+            found, total, passed = self._multipliers(point, lengths), 0.0, np.zeros(classes)
             for kind, one in enumerate(self.options):
-                passed = np.zeros(classes)
-                caps = np.ascontiguousarray(found.caps[:, kind])
-                value, at = best_option(one, lengths, found.before, found.waits, caps, 1.0, passed)
+                value, at = best_option(one, *found.of(kind), 1.0, passed)
                 total += self.counts[kind] * value
                 if at >= 0:
-                    rows.append(self._row(kind, at, passed, lengths))
-                    used.append((kind, at))
+                    own = np.eye(kinds)[kind]
+                    part = self.shares[one.ends[at]] - self.shares[one.starts[at]]
+                    rows.append(_row(-own, passed, one.seconds[at] / lengths[1:], own / self.counts, part))
             if total < proven:
-                proven, best, result = total, point, found
+                best, proven = point, total
             if proven - least <= _CLOSE * proven:
                 break
             solved = linprog(
-                goal, A_ub=np.array(rows), b_ub=np.zeros(len(rows)), A_eq=sums, b_eq=np.ones(classes),
-                bounds=[(0.0, most) for most in upper.tolist()],
+                goal, A_ub=np.array(rows), b_ub=np.zeros(len(rows)), A_eq=np.array(sums), b_eq=np.ones(classes),
+                bounds=(0.0, _DEAREST),
             )  # fmt: skip
             if solved.x is None or solved.fun is None:
                 break  # what is proven so far holds
-            least, point = solved.fun, 0.5 * (solved.x + best)
-            flow = np.abs(solved.eqlin.marginals)
-            self.active = {used[at] for at in np.flatnonzero(solved.ineqlin.marginals).tolist()}
-        return result, proven, flow
-
-    def _parts(self, row: FloatArray, classes: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return views of what is of waits (C,), of caps (K, C) and of sizes (C, groups)."""
-        kinds = len(self.counts)
-        ends = np.cumsum([kinds, classes, classes * kinds])
-        return row[kinds : ends[1]], row[ends[1] : ends[2]].reshape(kinds, -1), row[ends[2] :].reshape(classes, -1)
-
-    def _row(self, kind: int, at: int, passed: FloatArray, lengths: FloatArray) -> FloatArray:
-        """Return the row of what an option passes of each class: the kind's value is at least what that is worth."""
-        classes, one = len(passed), self.options[kind]
-        row = np.zeros(len(self.counts) + classes * (1 + len(self.counts) + len(self.members)))
-        row[kind] = -1.0
-        waits, caps, sizes = self._parts(row, classes)
-        waits[:] = -passed * one.seconds[at] / lengths[1:]
-        caps[kind] = -passed / self.counts[kind]
-        sizes[:] = np.outer(passed, self.before[one.ends[at]] - self.before[one.starts[at]])
-        return row
+            least, point, flow = solved.fun, 0.5 * (solved.x + best), np.abs(solved.eqlin.marginals)
+        return self._multipliers(best, lengths), proven, flow
 
     def _multipliers(self, point: FloatArray, lengths: FloatArray) -> Multipliers:
         """Return the multipliers of a point, where a token of each class is worth 1 but for rounding."""
-        classes = len(lengths) - 1
-        waits, caps, sizes = (np.maximum(part, 0.0) for part in self._parts(point, classes))
-        sizes *= ((1.0 + waits + caps.sum(axis=0)) / sizes.sum(axis=1))[:, None]
-        before = np.concatenate([np.zeros((classes, 1)), np.cumsum((sizes / self.members)[:, self.groups], axis=1)], 1)
-        return Multipliers(lengths, before, waits / lengths[1:], np.ascontiguousarray((caps / self.counts[:, None]).T))
+        kinds, classes = len(self.counts), len(lengths) - 1
+        ends = np.cumsum([kinds, classes, classes * kinds])
+        _, waits, caps, sizes = np.split(np.maximum(point, 0.0), ends)
+        caps, sizes = caps.reshape(kinds, classes), sizes.reshape(classes, -1)
+        sizes = sizes * ((1.0 + waits + caps.sum(axis=0)) / sizes.sum(axis=1))[:, None]
+        return Multipliers(
+            lengths, _before((sizes / self.members)[:, self.groups]), waits / lengths[1:], caps / self.counts[:, None]
+        )
 
 
-def by_passes(fleet: Fleet, kinds: Kinds, high: float) -> tuple[float, tuple[PassClass, ...]]:
+def _row(
+    worth: FloatArray, passed: FloatArray, seconds: FloatArray, kinds: FloatArray, sizes: FloatArray
+) -> FloatArray:
+    """Return the row of what is passed of each class: the worth of it, less waits and caps."""
+    return np.concatenate([worth, -passed * seconds, -np.outer(kinds, passed).ravel(), np.outer(passed, sizes).ravel()])
+
+
+def by_passes(fleet: Fleet, kinds: Kinds, high: float) -> tuple[float, tuple[dict[str, Any], ...]]:
     """Return the bound by classes of passes, rounded up, and the proof; a rate that is refuted where none is better.
 
     Parameters
@@ -433,41 +380,25 @@ def by_passes(fleet: Fleet, kinds: Kinds, high: float) -> tuple[float, tuple[Pas
         found, proven, flow = program.solve(lengths)
         if proven < best:
             best, proof = proven, found
-        between = [
-            math.sqrt(max(a, shortest) * b) for (a, b), share in zip(pairwise(lengths.tolist()), flow, strict=True)
-            if share > _USED * flow.sum() and max(a, shortest) * _NARROW < b < math.inf
-        ]  # fmt: skip
-        if not between:
+        starts, ends = np.maximum(lengths[:-1], shortest), lengths[1:]
+        halved = (flow > _USED * flow.sum()) & (starts * _NARROW < ends) & (ends < math.inf)
+        if not halved.any():
             break
-        lengths = np.sort([*lengths, *between])
+        lengths = np.sort([*lengths, *np.sqrt(starts * ends)[halved]])
     if proof is None:
         return high, ()
-    names = [[fleet.devices[at] for at in members] for members in kinds.members]
+    named = [(fleet.devices[at], caps) for some, caps in zip(kinds.members, proof.caps, strict=True) for at in some]
     rows = tuple(
-        PassClass(
-            from_s, tuple(np.diff(before).tolist()), wait,
-            {name: cap for some, cap in zip(names, caps, strict=True) for name in some if cap > 0},
-        )
-        for from_s, before, wait, caps in zip(
-            proof.lengths.tolist(), proof.before, proof.waits.tolist(), proof.caps.tolist(), strict=False
-        )
+        {
+            "from_s": float(proof.lengths[k]), "sizes": np.diff(before).tolist(), "wait": float(proof.waits[k]),
+            "caps": {name: float(caps[k]) for name, caps in named if caps[k] > 0},
+        }
+        for k, before in enumerate(proof.before)
     )  # fmt: skip
     return min(high, largest_covered(scaled, counts, proof, 1.0) * high), rows
 
 
 def _alike(seconds: FloatArray) -> IntArray:
-    """Return (L,) groups of layers that take equally long on every device."""
-    return np.unique(rounded(seconds.reshape(-1, seconds.shape[-1])), axis=1, return_inverse=True)[1].reshape(-1)
-
-
-def rounded(seconds: FloatArray) -> FloatArray:
-    """Return seconds without the digits that sums of floats leave open.
-
-    Parameters
-    ----------
-    seconds
-        Of any shape.
-    """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        units = 10.0 ** (np.floor(np.log10(seconds)) - _DIGITS)
-        return np.where((seconds > 0) & (seconds < math.inf), np.round(seconds / units) * units, seconds)
+    """Return (L,) groups of layers that take equally long on every device, but for rounding."""
+    rows = seconds.reshape(-1, seconds.shape[-1])
+    return np.unique(np.round(rows / rows.max(axis=1)[:, None], _DIGITS), axis=1, return_inverse=True)[1].reshape(-1)

@@ -314,17 +314,7 @@ class Fleet:
             before, after = SOURCE if before == SINK else before, SINK if after == SOURCE else after
             links[before, after] = most if before == SOURCE else rate
         sizes = None if self.sizes is None else self.sizes[:cut][::-1] if ahead else self.sizes[cut:]
-        return replace(
-            part,
-            layers=count,
-            rates=rates[kept],
-            links=links,
-            partial=False,
-            sizes=sizes,
-            seconds=None,
-            delays={},
-            runs=None,
-        )
+        return Fleet(count, part.devices, rates[kept], links, sizes=sizes)
 
 
 def load_fleet(source: str | Path | Mapping[str, Any]) -> Fleet:

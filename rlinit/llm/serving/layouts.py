@@ -67,9 +67,6 @@ _FIRST_STEP, _STEP_GROWTH, _MOST_STEP = 0.01, 2.5, 1e6
 _BALANCES = (0.1, 0.03, 0.0)
 """Ranks of what networks lack (`Sweep.balance`): on fleets with links of 5 to 200% of the rate each is best on some."""
 
-SEARCH_SHARE = 0.5
-"""Of the time, that is for layouts whatever bounds take."""
-
 _APART_SHARE, _JOINED_SHARE = 0.2, 0.6
 """Of the time, for networks by themselves; of what is left, for one that goes on where another one ends."""
 
@@ -329,10 +326,9 @@ def search(
         What spans pass; None: the largest flow over the links.
     """
     kinds, measure = fleet.kinds(), flow_of or partial(largest_flow, fleet)
+    bound, prices = best_bound(fleet, kinds, fine=fine)
     _compile()
     rng, budget = np.random.default_rng(seed), Budget(time_limit_s)
-    bound, prices = best_bound(fleet, kinds, fine=fine)
-    budget = Budget(max(budget.remaining_s, SEARCH_SHARE * time_limit_s))
     best = _searched(fleet, kinds, prices, bound.tokens_per_s, budget, rng, measure)
     if flow_of or len(np.unique(_pair_rates(fleet))) > 2:
         best = _exchanged(fleet, best, bound.tokens_per_s, budget, rng, measure)
