@@ -16,6 +16,7 @@ networks: F <= sum over networks of their bounds + sum of the rates of links bet
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -136,7 +137,7 @@ def coverage_bound(fleet: Fleet, *, passes: bool = False) -> ServingBound:
     kinds = fleet.kinds()
     alone = by_sizes(fleet.layer_sizes, len(kinds.members))
     rate = largest_covered(options_of(replace(fleet, runs=None), kinds), kinds.counts, alone)
-    found, classes = by_passes(fleet, kinds, rate) if passes else (rate, ())
+    found, classes = by_passes(fleet, kinds, rate, math.inf) if passes else (rate, ())
     return ServingBound(found, passes=classes, sizes=() if classes else _told(fleet))
 
 

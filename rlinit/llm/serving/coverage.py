@@ -34,6 +34,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlinit.arrays import ROUNDING, FloatArray, IntArray
+from rlinit.budget import Budget
 from rlinit.kernels.compiled import njit
 from rlinit.llm.serving.fleets import Fleet, Kinds, Runs
 
@@ -49,8 +50,8 @@ _CLASSES, _LONGEST, _SPLITS = 8, 40.0, 4
 _USED, _NARROW = 0.03, 1.03
 """Share of the flow from which on a class is halved, unless its ends are as close as this."""
 
-_ROWS, _CLOSE = 80, 2e-3
-"""Spans of each kind that a linear program gets at most, and how close its value is to be to what it proves."""
+_ROUNDS, _CLOSE = 300, 2e-3
+"""Linear programs at most, and how close the value of one is to be to what it proves before classes are halved."""
 
 _DIGITS = 9
 """Of seconds, by which layers are told apart: sums of floats leave the others open."""
@@ -278,10 +279,10 @@ def balanced(fleet: Fleet, first: int) -> Fleet:
 
 
 class Program:
-    """The linear program of multipliers, rates in shares of one that is refuted.
+    """The linear program of multipliers, rates in shares of one that is refuted, with the best spans so far as rows.
 
-    A point has the worth of each kind, then, of each class, the wait for all of its seconds, the caps of each kind, all
-    devices together, and the sizes of groups of layers.
+    Of each class a point has a row of the wait for all of its seconds, the caps of all devices of each kind, and the
+    sizes of groups of layers.
 
     Parameters
     ----------
@@ -289,75 +290,84 @@ class Program:
         Of each kind.
     groups
         (L,) of the layers: those alike have one size.
+    lengths
+        (C + 1,) seconds of the ends of classes.
     """
 
-    def __init__(self, options: list[Options], counts: IntArray, groups: IntArray) -> None:
-        self.options, self.counts, self.groups = options, counts, groups
+    def __init__(self, options: list[Options], counts: IntArray, groups: IntArray, lengths: FloatArray) -> None:
+        self.options, self.counts, self.groups, self.lengths = options, counts, groups, lengths
         self.members = np.bincount(groups)
         self.shares = _before((np.eye(len(self.members))[groups] / self.members).T).T
+        first = np.concatenate([np.zeros(1 + len(counts)), self.members / len(groups)])
+        self.point = self.best = np.tile(first, (len(lengths) - 1, 1))
+        self.rows: list[tuple[int, int, FloatArray]] = []
+        self.proven, self.least, self.flow = math.inf, 0.0, np.zeros(len(lengths) - 1)
 
-    def solve(self, lengths: FloatArray) -> tuple[Multipliers, float, FloatArray]:
-        """Return multipliers, what they prove, and (C,) flow of each class at which they do.
+    def price(self) -> None:
+        """Find what the point proves, and the spans that hold it back."""
+        found, total = self.multipliers(self.point), 0.0
+        for kind, one in enumerate(self.options):
+            passed = np.zeros(len(self.point))
+            value, at = best_option(one, *found.of(kind), 1.0, passed)
+            total += self.counts[kind] * value
+            self.rows += [(kind, at, passed)] if at >= 0 else []
+        if total < self.proven:
+            self.best, self.proven = self.point, total
+
+    def solve(self) -> None:
+        """Go halfway from the best point to that of the linear program, the flow of whose classes is kept."""
+        from scipy.optimize import linprog
+
+        kinds, each = np.eye(len(self.counts)), np.eye(len(self.point))
+        sums = np.ones(self.best.shape[1])
+        sums[: 1 + len(kinds)] = -1.0
+        rows = []
+        for kind, at, passed in self.rows:
+            one = self.options[kind]
+            part = self.shares[one.ends[at]] - self.shares[one.starts[at]]
+            block = np.tile([0.0, *(-kinds[kind] / self.counts), *part], (len(passed), 1))
+            block[:, 0] = -one.seconds[at] / self.lengths[1:]
+            rows.append(np.concatenate([-kinds[kind], (block * passed[:, None]).ravel()]))
+        solved = linprog(
+            np.concatenate([self.counts, 0.0 * self.best.ravel()]), A_ub=np.array(rows), b_ub=np.zeros(len(rows)),
+            A_eq=np.hstack([np.zeros((len(each), len(kinds))), np.kron(each, sums)]), b_eq=np.ones(len(each)),
+            bounds=(0.0, _DEAREST),
+        )  # fmt: skip
+        if solved.x is not None:  # else what is proven so far holds
+            self.least, self.flow = float(solved.fun), np.abs(solved.eqlin.marginals)
+            self.point = 0.5 * (solved.x[len(kinds) :].reshape(self.best.shape) + self.best)
+
+    def halve(self, shortest: float) -> bool:
+        """Halve the classes in which flow goes; return whether there are any.
 
         Parameters
         ----------
-        lengths
-            (C + 1,) seconds of the ends of classes.
+        shortest
+            Seconds of the shortest pass.
         """
-        from scipy.optimize import linprog
+        starts, ends = np.maximum(self.lengths[:-1], shortest), self.lengths[1:]
+        halved = (self.flow > _USED * self.flow.sum()) & (starts * _NARROW < ends) & (ends < math.inf)
+        self.lengths = np.sort([*self.lengths, *np.sqrt(starts * ends)[halved]])
+        self.point = self.best = np.repeat(self.best, 1 + halved, axis=0)
+        behind = np.flatnonzero(halved) + 1
+        self.rows = [(kind, at, np.insert(passed, behind, 0.0)) for kind, at, passed in self.rows]
+        return bool(halved.any())
 
-        kinds, classes = len(self.counts), len(lengths) - 1
-        each, goal = np.eye(classes), np.zeros(kinds + classes * (1 + kinds + len(self.members)))
-        goal[:kinds] = self.counts
-        sums = [
-            _row(np.zeros(kinds), one, np.ones(classes), np.ones(kinds), np.ones(len(self.members))) for one in each
-        ]
-        point = np.zeros(len(goal))
-        point[kinds + classes * (1 + kinds) :] = np.tile(self.members / len(self.groups), classes)
-        rows: list[FloatArray] = []
-        best, proven, least, flow = point, math.inf, 0.0, np.zeros(classes)
-        for _ in range(_ROWS):
-            found, total, passed = self._multipliers(point, lengths), 0.0, np.zeros(classes)
-            for kind, one in enumerate(self.options):
-                value, at = best_option(one, *found.of(kind), 1.0, passed)
-                total += self.counts[kind] * value
-                if at >= 0:
-                    own = np.eye(kinds)[kind]
-                    part = self.shares[one.ends[at]] - self.shares[one.starts[at]]
-                    rows.append(_row(-own, passed, one.seconds[at] / lengths[1:], own / self.counts, part))
-            if total < proven:
-                best, proven = point, total
-            if proven - least <= _CLOSE * proven:
-                break
-            solved = linprog(
-                goal, A_ub=np.array(rows), b_ub=np.zeros(len(rows)), A_eq=np.array(sums), b_eq=np.ones(classes),
-                bounds=(0.0, _DEAREST),
-            )  # fmt: skip
-            if solved.x is None or solved.fun is None:
-                break  # what is proven so far holds
-            least, point, flow = solved.fun, 0.5 * (solved.x + best), np.abs(solved.eqlin.marginals)
-        return self._multipliers(best, lengths), proven, flow
+    def multipliers(self, point: FloatArray) -> Multipliers:
+        """Return the multipliers of a point, where a token of each class is worth 1 but for rounding.
 
-    def _multipliers(self, point: FloatArray, lengths: FloatArray) -> Multipliers:
-        """Return the multipliers of a point, where a token of each class is worth 1 but for rounding."""
-        kinds, classes = len(self.counts), len(lengths) - 1
-        ends = np.cumsum([kinds, classes, classes * kinds])
-        _, waits, caps, sizes = np.split(np.maximum(point, 0.0), ends)
-        caps, sizes = caps.reshape(kinds, classes), sizes.reshape(classes, -1)
-        sizes = sizes * ((1.0 + waits + caps.sum(axis=0)) / sizes.sum(axis=1))[:, None]
-        return Multipliers(
-            lengths, _before((sizes / self.members)[:, self.groups]), waits / lengths[1:], caps / self.counts[:, None]
-        )
+        Parameters
+        ----------
+        point
+            (C, 1 + K + groups).
+        """
+        waits, caps, sizes = np.split(np.maximum(point, 0.0), [1, 1 + len(self.counts)], axis=1)
+        sizes = sizes * ((1.0 + waits[:, 0] + caps.sum(axis=1)) / sizes.sum(axis=1))[:, None]
+        before = _before((sizes / self.members)[:, self.groups])
+        return Multipliers(self.lengths, before, waits[:, 0] / self.lengths[1:], np.array((caps / self.counts).T))
 
 
-def _row(
-    worth: FloatArray, passed: FloatArray, seconds: FloatArray, kinds: FloatArray, sizes: FloatArray
-) -> FloatArray:
-    """Return the row of what is passed of each class: the worth of it, less waits and caps."""
-    return np.concatenate([worth, -passed * seconds, -np.outer(kinds, passed).ravel(), np.outer(passed, sizes).ravel()])
-
-
-def by_passes(fleet: Fleet, kinds: Kinds, high: float) -> tuple[float, tuple[dict[str, Any], ...]]:
+def by_passes(fleet: Fleet, kinds: Kinds, high: float, time_limit_s: float) -> tuple[float, tuple[dict[str, Any], ...]]:
     """Return the bound by classes of passes, rounded up, and the proof; a rate that is refuted where none is better.
 
     Parameters
@@ -366,26 +376,29 @@ def by_passes(fleet: Fleet, kinds: Kinds, high: float) -> tuple[float, tuple[dic
         Devices, rates and how they can be run.
     high
         A rate that is refuted.
+    time_limit_s
+        Of the search for multipliers.
     """
-    options, counts, runs = options_of(fleet, kinds), kinds.counts, fleet.runs
+    options, counts, runs, budget = options_of(fleet, kinds), kinds.counts, fleet.runs, Budget(time_limit_s)
     shortest = min((float(one.least.min(initial=math.inf)) for one in options), default=math.inf)
     if runs is None or not 0 < shortest < math.inf or high <= 0:
         return high, ()
     scaled = [one._replace(rates=one.rates / high, rooms=one.rooms / high) for one in options]
-    program = Program(scaled, counts, _alike(runs.seconds))
     ends = shortest * np.geomspace(1.0, _LONGEST, _CLASSES + 1)[1:-1]
     lengths = np.concatenate([[0.0], ends[ends < runs.longest_s], [runs.longest_s]])
-    best, proof = 1.0, None
-    for _ in range(_SPLITS):
-        found, proven, flow = program.solve(lengths)
-        if proven < best:
-            best, proof = proven, found
-        starts, ends = np.maximum(lengths[:-1], shortest), lengths[1:]
-        halved = (flow > _USED * flow.sum()) & (starts * _NARROW < ends) & (ends < math.inf)
-        if not halved.any():
+    program, splits = Program(scaled, counts, _alike(runs.seconds), lengths), 0
+    for _ in range(_ROUNDS):
+        program.price()
+        if program.proven - program.least <= _CLOSE * program.proven:
+            if splits == _SPLITS or not program.halve(shortest):
+                break
+            splits += 1
+        if budget.expired:
             break
-        lengths = np.sort([*lengths, *np.sqrt(starts * ends)[halved]])
-    if proof is None:
+        program.solve()
+    proof = program.multipliers(program.best)
+    rate = largest_covered(scaled, counts, proof, 1.0) * high
+    if rate >= high:
         return high, ()
     named = [(fleet.devices[at], caps) for some, caps in zip(kinds.members, proof.caps, strict=True) for at in some]
     rows = tuple(
@@ -395,7 +408,7 @@ def by_passes(fleet: Fleet, kinds: Kinds, high: float) -> tuple[float, tuple[dic
         }
         for k, before in enumerate(proof.before)
     )  # fmt: skip
-    return min(high, largest_covered(scaled, counts, proof, 1.0) * high), rows
+    return rate, rows
 
 
 def _alike(seconds: FloatArray) -> IntArray:
