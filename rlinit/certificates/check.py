@@ -104,8 +104,8 @@ from collections.abc import Callable, Iterator
 from copy import copy as shallow
 from fractions import Fraction
 from heapq import heappop, heappush
-from itertools import accumulate, chain, pairwise, product, zip_longest
-from operator import le, mul
+from itertools import accumulate, chain, pairwise, product
+from operator import le, lt, mul
 from typing import Any, NamedTuple, NoReturn
 
 ROUNDING = Fraction(1, 10**9)
@@ -229,9 +229,9 @@ FLEET_KEYS = frozenset(
 CACHE_KEYS = frozenset(("layers", "prompt_bytes", "token_bytes", "cache_bytes", "links"))
 FLEET_DEVICE_KEYS = frozenset(
     ("name", "type", "tokens_per_s_by_layers_held", "tokens_per_s_by_first_layer", "seconds_by_batch")
-    + ("sequences_by_first_layer",)
+    + ("sequences_by_first_layer", "like")
 )
-PASS_KEYS = frozenset(("from_s", "sizes", "wait", "caps"))
+PASS_KEYS = frozenset(("ends_s", "sizes", "waits", "caps"))
 FLEET_LINK_KEYS = frozenset(("from", "to", "tokens_per_s"))
 SERVING_KEYS = frozenset(
     ("format", "version", "status", "tokens_per_s", "bound", "spans", "flow", "partial", "proof", "message")
@@ -3277,9 +3277,19 @@ class Fleet:
             need({row["from"], row["to"]} <= {*at, "source", "sink"}, "a link joins what is no device")
             if {row["from"], row["to"]} <= inside:
                 self.links[row["from"], row["to"]] += number(row, "tokens_per_s")
-        self.rows = {name: data["devices"][at[name]] for name in self.names}
-        self.tables = {name: self.table(row) for name, row in self.rows.items()}
-        columns = zip(*(times for row in self.rows.values() for times in row.get("seconds_by_batch", [])), strict=True)
+        rows = [data["devices"][at[name]] for name in self.names]
+        need(all(row.keys() <= {"name", "type", "like"} for row in rows if "like" in row), "a device has rates twice")
+        self.rows = {row["name"]: data["devices"][at[row.get("like", row["name"])]] for row in rows}
+        told = {row["name"]: row for row in self.rows.values()}
+        need(all("like" not in row for row in told.values()), "a device is like one without rates")
+        tables = {name: self.table(row) for name, row in told.items()}
+        self.tables = {name: tables[row["name"]] for name, row in self.rows.items()}
+        contents = [
+            (name, repr([told[name][key] for key in sorted({*told[name]} - {"name", "type"})])) for name in told
+        ]
+        first = {said: name for name, said in reversed(contents)}
+        self.alike = {name: first[said] for name, said in contents}
+        columns = zip(*(times for row in told.values() for times in row.get("seconds_by_batch", [])), strict=True)
         self.fastest = [int(one * PASS_SCALE) for one in accumulate(map(min, columns), initial=ZERO)]
 
     def table(self, row: Any) -> tuple[dict[int, Fraction], ...]:
@@ -3302,22 +3312,26 @@ class Fleet:
                     room = enters if start else first + (enters if self.partial else ZERO)
                     yield start, start + held, min(rate, room, last if start + held == self.layers else leaves)
 
-    def options(self, name: str) -> Iterator[tuple[int, int, Fraction, int, int, int]]:
-        """Yield spans with what is passed of them, and, in parts: seconds of a batch, room, least seconds of a pass."""
-        row, whole_spans = self.rows[name], list(self.spans(name))
-        if "batches" not in self.data:
-            yield from ((start, end, passed, 0, MOST_ROOM, 0) for start, end, passed in whole_spans)
-            return
-        rooms, longest = row["sequences_by_first_layer"], self.data.get("longest_s", INF)
-        for batch, seconds in zip(self.data["batches"], row["seconds_by_batch"], strict=True):
+    def options(self, name: str, rate: Fraction) -> Iterator[tuple[int, int, int, list[tuple[int, int, int]]]]:
+        """Yield (first layer, end, room, ways) of what a device may hold, in parts of a rate and of a second.
+
+        A way is a batch: what is passed, seconds of the device, and least seconds of a pass.
+        """
+        row, batches = self.rows[name], self.data.get("batches", [])
+        limit, runs = self.data.get("longest_s", INF) * (1 + ROUNDING), []
+        for batch, seconds in zip(batches, row.get("seconds_by_batch", []), strict=True):
             need(batch > 0 and len(seconds) == self.layers and min(seconds) >= 0, f"{name!r} has no seconds")
             before = [int(one * PASS_SCALE) for one in accumulate(seconds, initial=ZERO)]
-            for start, end, passed in whole_spans:
-                room, spent = rooms[start][end - start - 1], before[end] - before[start] - 1
-                rest = self.fastest[-1] - self.fastest[end] + self.fastest[start] - 2
-                if batch <= room and spent + rest <= longest * PASS_SCALE * (1 + ROUNDING):
-                    rate = min(passed, batch * PASS_SCALE / spent) if spent > 0 else passed
-                    yield start, end, rate, max(spent, 0), int(-(-room // 1)), max(spent + rest, 0)
+            runs.append((batch, -(-batch * PASS_SCALE**2 // rate), before))
+        for start, end, passed in self.spans(name):
+            most, ways = min(PASS_SCALE, -(-passed * PASS_SCALE // rate)), [] if batches else [(PASS_SCALE, 0, 0)]
+            room = row["sequences_by_first_layer"][start][end - start - 1] if batches else MOST_ROOM
+            rest = self.fastest[-1] - self.fastest[end] + self.fastest[start] - 2 if batches else 0
+            for batch, made, before in runs:
+                spent = before[end] - before[start] - 1
+                if batch <= room and spent + rest <= limit * PASS_SCALE:
+                    ways.append((-(-made // spent) if spent > 0 else most, max(spent, 0), max(spent + rest, 0)))
+            yield start, end, -(-room * PASS_SCALE**2 // rate), [(min(most, one), *times) for one, *times in ways]
 
     def kinds(self) -> list[list[str]]:
         """Return devices of equal rates and links together."""
@@ -3326,10 +3340,7 @@ class Fleet:
             into = sorted(rate for (a, b), rate in self.links.items() if b == name and a != "source")
             out = sorted(rate for (a, b), rate in self.links.items() if a == name and b != "sink")
             ends = self.links.get(("source", name)), self.links.get((name, "sink"))
-            row = self.rows[name]
-            runs = repr(row.get("seconds_by_batch")), repr(row.get("sequences_by_first_layer"))
-            tables = tuple(tuple(sorted(one.items())) for one in self.tables[name])
-            found[tables, tuple(into), tuple(out), ends, runs].append(name)
+            found[self.alike[self.rows[name]["name"]], tuple(into), tuple(out), ends].append(name)
         return list(found.values())
 
 
@@ -3416,65 +3427,60 @@ def refutes_by_coverage(proof: Any, fleet: Fleet, rate: Fraction) -> bool:
     Of classes of passes: paths of class k take from T(k) to T(k + 1), and serve F(k). Their devices have every layer,
     their seconds add up to T(k + 1) at most, and none passes more of the class than F(k).
     """
-    whole_pass = [{"from_s": ZERO, "sizes": sizes_of(proof, fleet), "wait": ZERO, "caps": {}}]
-    classes, last = proof.get("passes", whole_pass), fleet.data.get("longest_s", INF)
-    worth: Any = INF
-    for row, after in zip_longest(classes, classes[1:]):
-        known(row, PASS_KEYS, "a class of passes")
-        values = [row["wait"], *row["sizes"], *row["caps"].values()]
-        sound = len(row["sizes"]) == fleet.layers and row["caps"].keys() <= set(fleet.names)
-        need(sound and all(isinstance(one, Fraction) and one >= 0 for one in values), "multipliers are none")
-        row["to_s"] = last if after is None else number(after, "from_s")
-        need(number(row, "from_s") < row["to_s"] and (row["to_s"] < INF or not row["wait"]), "a class has no passes")
-        spent = row["wait"] * row["to_s"] if row["wait"] else ZERO
-        worth = min(worth, sum(row["sizes"], ZERO) - spent - sum(row["caps"].values(), ZERO))
-    need(classes[0]["from_s"] <= 0, "short passes are left out")
+    passes = proof.get("passes") or {"ends_s": [], "sizes": [sizes_of(proof, fleet)], "waits": [ZERO], "caps": {}}
+    known(passes, PASS_KEYS, "classes of passes")
+    ends, sizes, waits, caps = (passes[key] for key in ("ends_s", "sizes", "waits", "caps"))
+    values = [*ends, *chain.from_iterable(sizes), *waits, *chain.from_iterable(caps.values())]
+    need(all(isinstance(one, Fraction) and one >= 0 for one in values), "multipliers are none")
+    starts, ends = [ZERO, *ends], [*ends, fleet.data.get("longest_s", INF)]
+    need(all(map(lt, starts, ends)) and len(starts) == len(sizes) == len(waits), "a class of passes has no seconds")
+    need(all(len(row) == fleet.layers for row in sizes), "layers have no sizes")
+    need(ends[-1] < INF or not waits[-1], "passes of any length wait")
+    none, worth = [ZERO] * len(starts), []
+    need(caps.keys() <= set(fleet.names) and all(len(row) == len(none) for row in caps.values()), "caps are of nothing")
+    for row, wait, end, paid in zip(sizes, waits, ends, zip(none, *caps.values(), strict=True), strict=True):
+        worth.append(sum(row, ZERO) - (wait * end if wait else ZERO) - sum(paid, ZERO))
     total = ZERO
     for kind in fleet.kinds():
-        alike = Counter(tuple(row["caps"].get(name, ZERO) for row in classes) for name in kind)
-        for caps, count in alike.items():
-            total += count * most_worth(classes, caps, fleet, kind[0], rate)
-    return bool(total < worth)
+        for own, count in Counter(tuple(caps.get(name, none)) for name in kind).items():
+            total += count * most_worth(list(zip(sizes, waits, own, starts, ends, strict=True)), fleet, kind[0], rate)
+    return bool(total < min(worth))
 
 
-def most_worth(classes: Any, caps: Any, fleet: Fleet, name: str, rate: Fraction) -> Fraction:
+def most_worth(classes: Any, fleet: Fleet, name: str, rate: Fraction) -> Fraction:
     """Return at least what a device is worth with any span and batch, for each token of the rate.
 
     It passes tokens of each class, up to its rate in all, and has sequences under way, up to its room. What a token is
     worth on average is the least concave function of the seconds of its pass that is nowhere below that of a class.
     Numbers are rounded to whole parts, to the side that proves less.
     """
-    worth = [
-        (
-            [int(one * PASS_SCALE) for one in accumulate(row["sizes"], initial=ZERO)],
-            int(row["wait"] * PASS_SCALE), int(cap * PASS_SCALE), int(row["from_s"] * PASS_SCALE),
-            min(row["to_s"], PASS_SCALE) * PASS_SCALE,
-        )
-        for row, cap in zip(classes, caps, strict=True)
-    ]  # fmt: skip
+    befores = [[int(one * PASS_SCALE) for one in accumulate(row[0], initial=ZERO)] for row in classes]
+    caps = [int(cap * PASS_SCALE) - 3 for _, _, cap, _, _ in classes]
+    rows = [
+        (int(wait * PASS_SCALE), int(start * PASS_SCALE), min(end, PASS_SCALE) * PASS_SCALE + 1)
+        for _, wait, _, start, end in classes
+    ]
     best = 0
-    for start, end, passed, seconds, room, least in fleet.options(name):
-        most, room = -int(-min(passed, rate) * PASS_SCALE // rate), -int(-room * PASS_SCALE**2 // rate)
-        values = [
-            before[end] - before[start] + 3 - (wait * seconds // PASS_SCALE + cap) if least <= to_s + 1 else 0
-            for before, wait, cap, _, to_s in worth
-        ]
-        if most * max(values) <= best:
-            continue
-        points = [(0, 0)]
-        for value, (*_, from_s, _) in zip(values, worth, strict=True):
-            at = max(from_s, least)
-            if value > points[-1][1]:
-                while len(points) > 1 and (points[-1][1] - points[-2][1]) * (at - points[-2][0]) <= (
-                    (value - points[-2][1]) * (points[-1][0] - points[-2][0])
-                ):
-                    points.pop()
-                points.append((at, value))
-        for (at, value), (after, more) in pairwise([*points, (INF, points[-1][1])]):
-            if room < most * after:
-                gain = (room - most * at) * (more - value) if more > value else 0
-                best = max(best, most * value + (-(-gain // (after - at)) if gain else 0))
-                break
+    for first, last, room, ways in fleet.options(name, rate):
+        held = [before[last] - before[first] - cap for before, cap in zip(befores, caps, strict=True)]
+        highest = max(held)
+        for most, seconds, least in ways:
+            if most * highest <= best:
+                continue
+            points = [(0, 0)]
+            for value, (wait, start, end) in zip(held, rows, strict=True):
+                value, at = value - wait * seconds // PASS_SCALE, max(start, least)
+                if least <= end and value > points[-1][1]:
+                    while len(points) > 1 and (points[-1][1] - points[-2][1]) * (at - points[-2][0]) <= (
+                        (value - points[-2][1]) * (points[-1][0] - points[-2][0])
+                    ):
+                        points.pop()
+                    points.append((at, value))
+            for (at, value), (after, more) in pairwise([*points, (INF, points[-1][1])]):
+                if room < most * after:
+                    gain = (room - most * at) * (more - value) if more > value else 0
+                    best = max(best, most * value + (-(-gain // (after - at)) if gain else 0))
+                    break
     return Fraction(best, PASS_SCALE**2)
 
 

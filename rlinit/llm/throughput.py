@@ -55,6 +55,9 @@ _SPEEDS = 4
 _FIRST_SHARE = 0.3
 """Of the time, for all such parts; the rest is for those that serve most side by side, and for all devices as one."""
 
+_BOUND_SHARE = 0.5
+"""Of the time limit, for the bound by lengths of passes, after the search."""
+
 _FREE_WEIGHT = 4
 """Of the time of a search without shares, where it is 1 with shares: these mostly find what serves most."""
 
@@ -128,7 +131,7 @@ def _best(costs: DeviceCosts, max_latency_s: float | None, time_limit_s: float, 
     if not found:
         said = "" if latest == math.inf else f" with passes of at most {latest:g} s"
         return nothing_found(limits, said)
-    proof = best_bound(limits, limits.kinds())[0]
+    proof = best_bound(limits, limits.kinds(), passes_s=_BOUND_SHARE * time_limit_s)[0]
     best = max(found, key=_rate)
     rules: dict[str, float] = {}
     for plan in found:

@@ -47,34 +47,16 @@ class ServingBound:
     ----------
     tokens_per_s
         So much and more is refuted.
-    prices
-        Device -> its price; empty where coverage proves it.
-    steps
-        Of the grid of the knapsacks.
-    parts
-        Where networks are bounded each by itself: their devices and bounds.
-    sizes
-        Of the layers, where they are not alike.
-    passes
-        Classes of passes, where coverage goes by these.
+    numbers
+        Of the proof, as JSON can say them.
     """
 
     tokens_per_s: float
-    prices: Mapping[str, float] = field(default_factory=dict)
-    steps: int = 0
-    parts: tuple[tuple[tuple[str, ...], ServingBound], ...] = ()
-    sizes: tuple[float, ...] = ()
-    passes: tuple[Mapping[str, Any], ...] = ()
+    numbers: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the proof as what JSON can say."""
-        if self.parts:
-            parts = [{"devices": list(names)} | proof.to_dict() for names, proof in self.parts]
-            return {"kind": "networks", "bound": self.tokens_per_s, "parts": parts}
-        said: dict[str, Any] = {"kind": "prices" if self.prices else "coverage", "bound": self.tokens_per_s}
-        said |= {"steps": self.steps, "prices": dict(self.prices)} if self.prices else {}
-        said |= {"passes": list(self.passes)} if self.passes else {}
-        return said | ({"sizes": list(self.sizes)} if self.sizes else {})
+        return {"kind": "coverage", "bound": self.tokens_per_s} | dict(self.numbers)
 
 
 class Ways(NamedTuple):
@@ -96,7 +78,9 @@ class Ways(NamedTuple):
     layers: int
 
 
-def best_bound(fleet: Fleet, kinds: Kinds, *, fine: bool = True) -> tuple[ServingBound, FloatArray]:
+def best_bound(
+    fleet: Fleet, kinds: Kinds, *, fine: bool = True, passes_s: float = math.inf
+) -> tuple[ServingBound, FloatArray]:
     """Return the least of the bounds above, and (K,) prices of the kinds, which sum to 1 over all devices.
 
     Parameters
@@ -105,8 +89,10 @@ def best_bound(fleet: Fleet, kinds: Kinds, *, fine: bool = True) -> tuple[Servin
         Devices, rates and links.
     fine
         Whether prices prove what they can, rather than what a search may go by, within a step of the coarse grid.
+    passes_s
+        See `coverage_bound`.
     """
-    found, prices = priced_bound(fleet, kinds, coverage_bound(fleet, passes=fine), fine=fine)
+    found, prices = priced_bound(fleet, kinds, coverage_bound(fleet, passes_s=passes_s), fine=fine)
     networks = fleet.networks()
     at = dict(zip(fleet.devices, networks.tolist(), strict=True)) | {SOURCE: None, SINK: None}
     crossing = sum(rate for (a, b), rate in fleet.links.items() if None not in (at[a], at[b]) and at[a] != at[b])
@@ -116,7 +102,8 @@ def best_bound(fleet: Fleet, kinds: Kinds, *, fine: bool = True) -> tuple[Servin
             part = fleet.part([int(one) for one in np.flatnonzero(networks == number)])
             parts.append((part.devices, priced_bound(part, part.kinds(), coverage_bound(part), fine=fine)[0]))
         total = (sum(proof.tokens_per_s for _, proof in parts) + crossing) * (1 + ROUNDING)
-        found = min(found, ServingBound(total, parts=tuple(parts)), key=_rate)
+        said = [{"devices": list(names)} | proof.to_dict() for names, proof in parts]
+        found = min(found, ServingBound(total, {"kind": "networks", "parts": said}), key=_rate)
     return found, prices
 
 
@@ -124,25 +111,25 @@ def _rate(bound: ServingBound) -> float:
     return bound.tokens_per_s
 
 
-def coverage_bound(fleet: Fleet, *, passes: bool = False) -> ServingBound:
+def coverage_bound(fleet: Fleet, *, passes_s: float = 0.0) -> ServingBound:
     """Return the bound by coverage, rounded up.
 
     Parameters
     ----------
     fleet
         Devices, rates and links.
-    passes
-        Whether classes of passes prove what they can, where it is known how devices can be run.
+    passes_s
+        Seconds for classes of passes to prove what they can, where it is known how devices can be run; 0: none.
     """
     kinds = fleet.kinds()
     alone = by_sizes(fleet.layer_sizes, len(kinds.members))
     rate = largest_covered(options_of(replace(fleet, runs=None), kinds), kinds.counts, alone)
-    found, classes = by_passes(fleet, kinds, rate, math.inf) if passes else (rate, ())
-    return ServingBound(found, passes=classes, sizes=() if classes else _told(fleet))
+    found, passes = by_passes(fleet, kinds, rate, passes_s) if passes_s > 0 else (rate, {})
+    return ServingBound(found, {"passes": passes} if passes else _sizes(fleet))
 
 
-def _told(fleet: Fleet) -> tuple[float, ...]:
-    return () if fleet.sizes is None else tuple(fleet.sizes.tolist())
+def _sizes(fleet: Fleet) -> dict[str, list[float]]:
+    return {} if fleet.sizes is None else {"sizes": fleet.sizes.tolist()}
 
 
 def _span_sizes(sizes: FloatArray) -> FloatArray:
@@ -295,4 +282,4 @@ def _refined(
     if high == other.tokens_per_s:
         return other
     named = {fleet.devices[at]: float(p) for p, members in zip(prices, kinds.members, strict=True) for at in members}
-    return ServingBound(high, named, _FINE_STEPS, sizes=_told(fleet))
+    return ServingBound(high, {"kind": "prices", "steps": _FINE_STEPS, "prices": named} | _sizes(fleet))

@@ -44,8 +44,8 @@ _BISECTIONS = 200
 _FARTHEST, _NEAR = 5.0, 1e-3
 """Of the logarithm of a factor that sizes are multiplied by: where it is looked for, and to what."""
 
-_CLASSES, _LONGEST, _SPLITS = 8, 40.0, 4
-"""Classes of passes at first, the shortest pass times which the last one begins, and how often classes are halved."""
+_CLASSES, _LONGEST, _MOST = 8, 40.0, 20
+"""Classes of passes at first, the shortest pass times which the last one begins, and classes that are not halved."""
 
 _USED, _NARROW = 0.03, 1.03
 """Share of the flow from which on a class is halved, unless its ends are as close as this."""
@@ -112,16 +112,6 @@ class Multipliers(NamedTuple):
         spent = self.waits * np.where(self.waits > 0, self.lengths[1:], 0.0)
         return float((self.before[:, -1] - spent - counts @ self.caps).min())
 
-    def of(self, kind: int) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """Return those that count for a kind: lengths, sizes before each layer, waits and (C,) its caps.
-
-        Parameters
-        ----------
-        kind
-            Its number.
-        """
-        return self.lengths, self.before, self.waits, self.caps[kind]
-
 
 def options_of(fleet: Fleet, kinds: Kinds) -> list[Options]:
     """Return how devices of each kind can be used; where only rates are known, as if without batches and caches.
@@ -156,60 +146,43 @@ def _before(sizes: FloatArray) -> FloatArray:
 
 
 @njit(cache=True, nogil=True)
-def best_option(
-    options: Options, lengths: FloatArray, before: FloatArray, waits: FloatArray, caps: FloatArray, flow: float,
-    passed: FloatArray,
-) -> tuple[float, int]:  # fmt: skip
+def best_option(options: Options, found: Multipliers, kind: int, flow: float, passed: FloatArray) -> tuple[float, int]:
     """Return the largest V of the options, and which has it; -1 where none is above 0.
 
     Parameters
     ----------
-    options
-        Of a kind.
-    lengths, before, waits, caps
-        As `Multipliers`, the last of them of the kind.
+    options, kind
+        Of a kind, and its number.
+    found
+        Multipliers.
     flow
         Tokens a second that no device passes more than.
     passed
         (C,) receives what the best option passes of each class.
     """
-    count = len(waits)
-    best, chosen = 0.0, -1
-    xs, vs, classes, values = np.zeros(count + 1), np.zeros(count + 1), np.zeros(count + 1, np.int64), np.zeros(count)
+    lengths, before, waits, caps = found
+    best, chosen, values = 0.0, -1, np.zeros(len(waits))
     for i in range(len(options.starts)):
         most, least = min(options.rates[i], flow), options.least[i]
-        highest = 0.0
-        for k in range(count):
-            values[k] = 0.0
-            if least <= lengths[k + 1]:
-                value = before[k, options.ends[i]] - before[k, options.starts[i]] - caps[k]
-                values[k] = value - waits[k] * options.seconds[i]
-                highest = max(highest, values[k])
-        if most * highest <= best:
+        for k in range(len(waits)):
+            values[k] = before[k, options.ends[i]] - before[k, options.starts[i]]
+            values[k] -= caps[kind, k] + waits[k] * options.seconds[i]
+            if least > lengths[k + 1] * (1 + ROUNDING):
+                values[k] = 0.0
+        if most * values.max() <= best:
             continue
-        n = 1  # points of the concave function, the first one being (0, 0)
-        for k in range(count):
-            x, v = max(lengths[k], least), values[k]
-            if v <= vs[n - 1]:
-                continue
-            while n > 1 and (vs[n - 1] - vs[n - 2]) * (x - xs[n - 2]) <= (v - vs[n - 2]) * (xs[n - 1] - xs[n - 2]):
-                n -= 1
-            xs[n], vs[n], classes[n] = x, v, k
-            n += 1
-        mean, at, share = options.rooms[i] / most, 0, 0.0
-        while at < n - 1 and xs[at + 1] <= mean:
-            at += 1
-        worth = vs[at]
-        if at < n - 1:
-            share = (mean - xs[at]) / (xs[at + 1] - xs[at])
-            worth += share * (vs[at + 1] - vs[at])
-        if most * worth > best:
-            best, chosen = most * worth, i
-            passed[:] = 0.0
-            if at > 0:
-                passed[classes[at]] += most * (1 - share)
-            if at < n - 1:
-                passed[classes[at + 1]] += most * share
+        mean = options.rooms[i] / most
+        for j in range(-1, len(waits)):  # e between what is passed of class j, or not at all, and of class k
+            at, value = (max(lengths[j], least), values[j]) if j >= 0 else (0.0, 0.0)
+            for k in range(len(waits) if at <= mean else 0):
+                end = max(lengths[k], least)
+                share = (mean - at) / (end - at) if end > mean and values[k] > value else 0.0
+                worth = most * (value + share * (values[k] - value))
+                if worth > best:
+                    best, chosen = worth, i
+                    passed[:] = 0.0
+                    passed[k] = most * share
+                    passed[max(j, 0)] += most * (1.0 - share) if j >= 0 else 0.0
     return best, chosen
 
 
@@ -231,7 +204,7 @@ def largest_covered(options: list[Options], counts: IntArray, found: Multipliers
     low, high = 0.0, min(high, float(counts @ [one.rates.max(initial=0.0) for one in options]))
     for _ in range(_BISECTIONS):
         flow = 0.5 * (low + high)
-        values = [best_option(one, *found.of(kind), flow, unused)[0] for kind, one in enumerate(options)]
+        values = [best_option(one, found, kind, flow, unused)[0] for kind, one in enumerate(options)]
         low, high = (flow, high) if counts @ values * (1 + ROUNDING) >= margin * flow else (low, flow)
         if high - low <= ROUNDING * high:
             break
@@ -278,10 +251,12 @@ def balanced(fleet: Fleet, first: int) -> Fleet:
     return replace(fleet, sizes=scaled(found.x))
 
 
-class Program:
-    """The linear program of multipliers, rates in shares of one that is refuted, with the best spans so far as rows.
+def best_multipliers(
+    options: list[Options], counts: IntArray, groups: IntArray, lengths: FloatArray, budget: Budget
+) -> Multipliers:
+    """Return the multipliers that prove least of those found, rates in shares of one that is refuted.
 
-    Of each class a point has a row of the wait for all of its seconds, the caps of all devices of each kind, and the
+    Of each class a point has a row: the wait for all of its seconds, the caps of all devices of each kind, and the
     sizes of groups of layers.
 
     Parameters
@@ -291,83 +266,75 @@ class Program:
     groups
         (L,) of the layers: those alike have one size.
     lengths
-        (C + 1,) seconds of the ends of classes.
+        (C + 1,) seconds of the ends of classes at first; no pass is below the first one.
+    budget
+        Of time.
     """
-
-    def __init__(self, options: list[Options], counts: IntArray, groups: IntArray, lengths: FloatArray) -> None:
-        self.options, self.counts, self.groups, self.lengths = options, counts, groups, lengths
-        self.members = np.bincount(groups)
-        self.shares = _before((np.eye(len(self.members))[groups] / self.members).T).T
-        first = np.concatenate([np.zeros(1 + len(counts)), self.members / len(groups)])
-        self.point = self.best = np.tile(first, (len(lengths) - 1, 1))
-        self.rows: list[tuple[int, int, FloatArray]] = []
-        self.proven, self.least, self.flow = math.inf, 0.0, np.zeros(len(lengths) - 1)
-
-    def price(self) -> None:
-        """Find what the point proves, and the spans that hold it back."""
-        found, total = self.multipliers(self.point), 0.0
-        for kind, one in enumerate(self.options):
-            passed = np.zeros(len(self.point))
-            value, at = best_option(one, *found.of(kind), 1.0, passed)
-            total += self.counts[kind] * value
-            self.rows += [(kind, at, passed)] if at >= 0 else []
-        if total < self.proven:
-            self.best, self.proven = self.point, total
-
-    def solve(self) -> None:
-        """Go halfway from the best point to that of the linear program, the flow of whose classes is kept."""
-        from scipy.optimize import linprog
-
-        kinds, each = np.eye(len(self.counts)), np.eye(len(self.point))
-        sums = np.ones(self.best.shape[1])
-        sums[: 1 + len(kinds)] = -1.0
-        rows = []
-        for kind, at, passed in self.rows:
-            one = self.options[kind]
-            part = self.shares[one.ends[at]] - self.shares[one.starts[at]]
-            block = np.tile([0.0, *(-kinds[kind] / self.counts), *part], (len(passed), 1))
-            block[:, 0] = -one.seconds[at] / self.lengths[1:]
-            rows.append(np.concatenate([-kinds[kind], (block * passed[:, None]).ravel()]))
-        solved = linprog(
-            np.concatenate([self.counts, 0.0 * self.best.ravel()]), A_ub=np.array(rows), b_ub=np.zeros(len(rows)),
-            A_eq=np.hstack([np.zeros((len(each), len(kinds))), np.kron(each, sums)]), b_eq=np.ones(len(each)),
-            bounds=(0.0, _DEAREST),
-        )  # fmt: skip
-        if solved.x is not None:  # else what is proven so far holds
-            self.least, self.flow = float(solved.fun), np.abs(solved.eqlin.marginals)
-            self.point = 0.5 * (solved.x[len(kinds) :].reshape(self.best.shape) + self.best)
-
-    def halve(self, shortest: float) -> bool:
-        """Halve the classes in which flow goes; return whether there are any.
-
-        Parameters
-        ----------
-        shortest
-            Seconds of the shortest pass.
-        """
-        starts, ends = np.maximum(self.lengths[:-1], shortest), self.lengths[1:]
-        halved = (self.flow > _USED * self.flow.sum()) & (starts * _NARROW < ends) & (ends < math.inf)
-        self.lengths = np.sort([*self.lengths, *np.sqrt(starts * ends)[halved]])
-        self.point = self.best = np.repeat(self.best, 1 + halved, axis=0)
-        behind = np.flatnonzero(halved) + 1
-        self.rows = [(kind, at, np.insert(passed, behind, 0.0)) for kind, at, passed in self.rows]
-        return bool(halved.any())
-
-    def multipliers(self, point: FloatArray) -> Multipliers:
-        """Return the multipliers of a point, where a token of each class is worth 1 but for rounding.
-
-        Parameters
-        ----------
-        point
-            (C, 1 + K + groups).
-        """
-        waits, caps, sizes = np.split(np.maximum(point, 0.0), [1, 1 + len(self.counts)], axis=1)
-        sizes = sizes * ((1.0 + waits[:, 0] + caps.sum(axis=1)) / sizes.sum(axis=1))[:, None]
-        before = _before((sizes / self.members)[:, self.groups])
-        return Multipliers(self.lengths, before, waits[:, 0] / self.lengths[1:], np.array((caps / self.counts).T))
+    kinds, members = len(counts), np.bincount(groups)
+    point = best = np.tile([*np.zeros(1 + kinds), *members / len(groups)], (len(lengths) - 1, 1))
+    shares = _before((np.eye(len(members))[groups] / members).T).T
+    rows: list[tuple[int, int, FloatArray]] = []
+    proven, least, flow = math.inf, 0.0, np.zeros(len(point))
+    for _ in range(_ROUNDS):
+        found, total = _multipliers(point, lengths, counts, groups), 0.0
+        for kind, one in enumerate(options):
+            passed = np.zeros(len(point))
+            value, at = best_option(one, found, kind, 1.0, passed)
+            total += counts[kind] * value
+            rows += [(kind, at, passed)] if at >= 0 else []
+        if total < proven:
+            best, proven = point, total
+        if proven - least <= _CLOSE * proven:
+            halved = (flow > _USED * flow.sum()) & (lengths[:-1] * _NARROW < lengths[1:]) & (lengths[1:] < math.inf)
+            if len(flow) >= _MOST or not halved.any():
+                break
+            lengths = np.sort([*lengths, *np.sqrt(lengths[:-1] * lengths[1:])[halved]])
+            best, behind = np.repeat(best, 1 + halved, axis=0), np.flatnonzero(halved) + 1
+            rows = [(kind, at, np.insert(passed, behind, 0.0)) for kind, at, passed in rows]
+        if budget.expired:
+            break
+        solved = _solved(options, counts, shares, lengths, rows)
+        if solved is None:
+            break  # what is proven so far holds
+        least, point, flow = solved
+        point = 0.5 * (point + best)
+    return _multipliers(best, lengths, counts, groups)
 
 
-def by_passes(fleet: Fleet, kinds: Kinds, high: float, time_limit_s: float) -> tuple[float, tuple[dict[str, Any], ...]]:
+def _solved(
+    options: list[Options], counts: IntArray, shares: FloatArray, lengths: FloatArray,
+    spans: list[tuple[int, int, FloatArray]],
+) -> tuple[float, FloatArray, FloatArray] | None:  # fmt: skip
+    """Return the value and the point of the linear program whose rows are some spans, and the flow of each class."""
+    from scipy.optimize import linprog
+
+    kinds, classes = np.eye(len(counts)), len(lengths) - 1
+    signs = np.concatenate([-np.ones(1 + len(counts)), np.ones(shares.shape[1])])
+    rows = []
+    for kind, at, passed in spans:
+        one = options[kind]
+        row = np.tile([0.0, *(-kinds[kind] / counts), *(shares[one.ends[at]] - shares[one.starts[at]])], (classes, 1))
+        row[:, 0] = -one.seconds[at] / lengths[1:]
+        rows.append(np.concatenate([-kinds[kind], (row * passed[:, None]).ravel()]))
+    solved = linprog(
+        [*counts, *np.zeros(classes * len(signs))], A_ub=np.array(rows), b_ub=np.zeros(len(rows)),
+        A_eq=np.hstack([np.zeros((classes, len(counts))), np.kron(np.eye(classes), signs)]), b_eq=np.ones(classes),
+        bounds=(0.0, _DEAREST),
+    )  # fmt: skip
+    if solved.x is None:
+        return None
+    return float(solved.fun), solved.x[len(counts) :].reshape(classes, -1), np.abs(solved.eqlin.marginals)
+
+
+def _multipliers(point: FloatArray, lengths: FloatArray, counts: IntArray, groups: IntArray) -> Multipliers:
+    """Return the multipliers of a point, where a token of each class is worth 1 but for rounding."""
+    waits, caps, sizes = np.split(np.maximum(point, 0.0), [1, 1 + len(counts)], axis=1)
+    sizes = sizes * ((1.0 + waits[:, 0] + caps.sum(axis=1)) / sizes.sum(axis=1))[:, None]
+    before = _before((sizes / np.bincount(groups))[:, groups])
+    return Multipliers(lengths, before, waits[:, 0] / lengths[1:], np.array((caps / counts).T))
+
+
+def by_passes(fleet: Fleet, kinds: Kinds, high: float, time_limit_s: float) -> tuple[float, dict[str, Any]]:
     """Return the bound by classes of passes, rounded up, and the proof; a rate that is refuted where none is better.
 
     Parameters
@@ -379,36 +346,21 @@ def by_passes(fleet: Fleet, kinds: Kinds, high: float, time_limit_s: float) -> t
     time_limit_s
         Of the search for multipliers.
     """
-    options, counts, runs, budget = options_of(fleet, kinds), kinds.counts, fleet.runs, Budget(time_limit_s)
+    options, counts, runs = options_of(fleet, kinds), kinds.counts, fleet.runs
     shortest = min((float(one.least.min(initial=math.inf)) for one in options), default=math.inf)
     if runs is None or not 0 < shortest < math.inf or high <= 0:
-        return high, ()
+        return high, {}
     scaled = [one._replace(rates=one.rates / high, rooms=one.rooms / high) for one in options]
-    ends = shortest * np.geomspace(1.0, _LONGEST, _CLASSES + 1)[1:-1]
-    lengths = np.concatenate([[0.0], ends[ends < runs.longest_s], [runs.longest_s]])
-    program, splits = Program(scaled, counts, _alike(runs.seconds), lengths), 0
-    for _ in range(_ROUNDS):
-        program.price()
-        if program.proven - program.least <= _CLOSE * program.proven:
-            if splits == _SPLITS or not program.halve(shortest):
-                break
-            splits += 1
-        if budget.expired:
-            break
-        program.solve()
-    proof = program.multipliers(program.best)
-    rate = largest_covered(scaled, counts, proof, 1.0) * high
-    if rate >= high:
-        return high, ()
-    named = [(fleet.devices[at], caps) for some, caps in zip(kinds.members, proof.caps, strict=True) for at in some]
-    rows = tuple(
-        {
-            "from_s": float(proof.lengths[k]), "sizes": np.diff(before).tolist(), "wait": float(proof.waits[k]),
-            "caps": {name: float(caps[k]) for name, caps in named if caps[k] > 0},
-        }
-        for k, before in enumerate(proof.before)
-    )  # fmt: skip
-    return rate, rows
+    ends = shortest * np.geomspace(1.0, _LONGEST, _CLASSES)[1:]
+    lengths = np.array([shortest, *ends[ends < runs.longest_s], runs.longest_s])
+    found = best_multipliers(scaled, counts, _alike(runs.seconds), lengths, Budget(time_limit_s))
+    rate = largest_covered(scaled, counts, found, 1.0) * high
+    named = [(fleet.devices[at], caps) for some, caps in zip(kinds.members, found.caps, strict=True) for at in some]
+    proof = {
+        "ends_s": found.lengths[1:-1].tolist(), "sizes": np.diff(found.before).tolist(), "waits": found.waits.tolist(),
+        "caps": {name: caps.tolist() for name, caps in named if caps.any()},
+    }  # fmt: skip
+    return (rate, proof) if rate < high else (high, {})
 
 
 def _alike(seconds: FloatArray) -> IntArray:

@@ -244,30 +244,42 @@ class Fleet:
         """Return the kinds of devices: those of equal rates and limits in the same network."""
         networks = self.networks()
         found: dict[object, list[int]] = {}
-        for at, table in enumerate(self.rates):
-            run = () if self.runs is None else (self.runs.seconds[at].tobytes(), self.runs.rooms[at].tobytes())
-            found.setdefault((table.tobytes(), self.limits(at), int(networks[at]), run), []).append(at)
+        for at in range(len(self.devices)):
+            found.setdefault((self._tables(at), self.limits(at), int(networks[at])), []).append(at)
         members = tuple(map(tuple, found.values()))
         rates = np.array([self.limited_rates(some[0]) for some in members])
         return Kinds(rates, members, networks[[some[0] for some in members]])
 
+    def _tables(self, at: int) -> tuple[bytes, ...]:
+        """Return what is equal for devices with the same rates and ways to be run."""
+        runs = () if self.runs is None else (self.runs.seconds[at], self.runs.rooms[at])
+        return tuple(table.tobytes() for table in (self.rates[at], *runs))
+
     def to_dict(self) -> dict[str, Any]:
-        """Return what `load_fleet` reads."""
+        """Return what `load_fleet` reads; of devices that are alike, the first one has the rates."""
 
         def rows(table: FloatArray) -> dict[str, float]:
             return {str(held): rate for held, rate in enumerate(table.tolist()) if rate > 0}
 
         devices: list[dict[str, Any]] = []
-        for name, table in zip(self.devices, self.rates, strict=True):
-            rates = {_BY_LAYERS: rows(table)} if table.ndim == 1 else {_BY_FIRST: [rows(one) for one in table]}
-            devices.append({"name": name} | rates)
+        first: dict[object, str] = {}
+        for at, (name, table) in enumerate(zip(self.devices, self.rates, strict=True)):
+            like = first.setdefault(self._tables(at), name)
+            row: dict[str, Any] = {"name": name}
+            if like != name:
+                row["like"] = like
+            else:
+                row |= {_BY_LAYERS: rows(table)} if table.ndim == 1 else {_BY_FIRST: [rows(one) for one in table]}
+                if self.runs is not None:
+                    held = [
+                        rooms[1 : self.layers + 1 - start] for start, rooms in enumerate(self.runs.rooms[at].tolist())
+                    ]
+                    row |= {"seconds_by_batch": self.runs.seconds[at].tolist(), "sequences_by_first_layer": held}
+            devices.append(row)
         links = [{"from": a, "to": b, "tokens_per_s": rate} for (a, b), rate in self.links.items()]
         found = {"layers": self.layers, "devices": devices, "links": links}
         if self.runs is not None:
-            for row, seconds, rooms in zip(devices, self.runs.seconds, self.runs.rooms, strict=True):
-                held = [table[1 : self.layers + 1 - start] for start, table in enumerate(rooms.tolist())]
-                row |= {"seconds_by_batch": seconds.tolist(), "sequences_by_first_layer": held}
-            found["batches"] = self.runs.batches.tolist()
+            found |= {"batches": self.runs.batches.tolist()}
             found |= {"longest_s": self.runs.longest_s} if self.runs.longest_s < math.inf else {}
         return found | ({} if self.caches is None else {"caches": self.caches})
 
@@ -343,6 +355,7 @@ def load_fleet(source: str | Path | Mapping[str, Any]) -> Fleet:
         raise InvalidConfig(f"rates: {problem} is missing; expected layers, devices and links") from None
     if isinstance(layers, bool) or not isinstance(layers, int) or layers < 1:
         raise InvalidConfig(f"rates: layers is {layers!r}; expected a whole number >= 1")
+    rows = [_told(row, rows) for row in rows]
     by_first = any(isinstance(row, Mapping) and _BY_FIRST in row for row in rows)
     rates = np.zeros((len(rows), layers, layers + 1) if by_first else (len(rows), layers + 1))
     for at, row in enumerate(rows):
@@ -373,3 +386,11 @@ def _field(row: Any, name: str) -> Any:
     if not isinstance(row, Mapping) or name not in row:
         raise InvalidConfig(f"rates: {name!r} is missing in {row!s:.60}")
     return row[name]
+
+
+def _told(row: Any, rows: list[Any]) -> Any:
+    """Return a row of the file with the rates of the device that it is like, if any."""
+    if not isinstance(row, Mapping) or "like" not in row:
+        return row
+    same = next((one for one in rows if isinstance(one, Mapping) and one.get("name") == row["like"]), {})
+    return {**same, **row}
