@@ -3324,14 +3324,15 @@ class Fleet:
             before = [int(one * PASS_SCALE) for one in accumulate(seconds, initial=ZERO)]
             runs.append((batch, -(-batch * PASS_SCALE**2 // rate), before))
         for start, end, passed in self.spans(name):
-            most, ways = min(PASS_SCALE, -(-passed * PASS_SCALE // rate)), [] if batches else [(PASS_SCALE, 0, 0)]
+            most, ways = min(PASS_SCALE, -(-passed * PASS_SCALE // rate)), list[tuple[int, int, int]]()
             room = row["sequences_by_first_layer"][start][end - start - 1] if batches else MOST_ROOM
             rest = self.fastest[-1] - self.fastest[end] + self.fastest[start] - 2 if batches else 0
             for batch, made, before in runs:
                 spent = before[end] - before[start] - 1
                 if batch <= room and spent + rest <= limit * PASS_SCALE:
-                    ways.append((-(-made // spent) if spent > 0 else most, max(spent, 0), max(spent + rest, 0)))
-            yield start, end, -(-room * PASS_SCALE**2 // rate), [(min(most, one), *times) for one, *times in ways]
+                    own = min(most, -(-made // spent)) if spent > 0 else most
+                    ways.append((own, max(spent, 0), max(spent + rest, 0)))
+            yield start, end, -(-room * PASS_SCALE**2 // rate), ways if batches else [(most, 0, 0)]
 
     def kinds(self) -> list[list[str]]:
         """Return devices of equal rates and links together."""

@@ -55,7 +55,7 @@ _SPEEDS = 4
 _FIRST_SHARE = 0.3
 """Of the time, for all such parts; the rest is for those that serve most side by side, and for all devices as one."""
 
-_BOUND_SHARE = 0.5
+_BOUND_SHARE = 0.3
 """Of the time limit, for the bound by lengths of passes, after the search."""
 
 _FREE_WEIGHT = 4

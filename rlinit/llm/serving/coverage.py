@@ -136,7 +136,7 @@ def options_of(fleet: Fleet, kinds: Kinds) -> list[Options]:
             most = np.minimum(runs.batches[:, None] / seconds, rates[starts, held])
         fits = (runs.batches[:, None] <= rooms) & (least <= runs.longest_s * (1 + ROUNDING)) & (seconds < math.inf)
         rows = np.broadcast_arrays(starts, ends, seconds, most, rooms, least)
-        found.append(Options(*(np.ascontiguousarray(one[fits]) for one in rows)))
+        found.append(Options(*(one[fits] for one in rows)))
     return found
 
 
@@ -161,17 +161,18 @@ def best_option(options: Options, found: Multipliers, kind: int, flow: float, pa
         (C,) receives what the best option passes of each class.
     """
     lengths, before, waits, caps = found
+    starts, ends, seconds, rates, rooms, leasts = options
     best, chosen, values = 0.0, -1, np.zeros(len(waits))
-    for i in range(len(options.starts)):
-        most, least = min(options.rates[i], flow), options.least[i]
+    for i in range(len(starts)):
+        most, least = min(rates[i], flow), leasts[i]
         for k in range(len(waits)):
-            values[k] = before[k, options.ends[i]] - before[k, options.starts[i]]
-            values[k] -= caps[kind, k] + waits[k] * options.seconds[i]
+            values[k] = before[k, ends[i]] - before[k, starts[i]]
+            values[k] -= caps[kind, k] + waits[k] * seconds[i]
             if least > lengths[k + 1] * (1 + ROUNDING):
                 values[k] = 0.0
         if most * values.max() <= best:
             continue
-        mean = options.rooms[i] / most
+        mean = rooms[i] / most
         for j in range(-1, len(waits)):  # e between what is passed of class j, or not at all, and of class k
             at, value = (max(lengths[j], least), values[j]) if j >= 0 else (0.0, 0.0)
             for k in range(len(waits) if at <= mean else 0):
@@ -270,10 +271,10 @@ def best_multipliers(
     budget
         Of time.
     """
-    kinds, members = len(counts), np.bincount(groups)
-    point = best = np.tile([*np.zeros(1 + kinds), *members / len(groups)], (len(lengths) - 1, 1))
+    members = np.bincount(groups)
+    point = best = np.tile([*np.zeros(1 + len(counts)), *members / len(groups)], (len(lengths) - 1, 1))
     shares = _before((np.eye(len(members))[groups] / members).T).T
-    rows: list[tuple[int, int, FloatArray]] = []
+    rows: list[tuple[int, float, FloatArray, FloatArray]] = []
     proven, least, flow = math.inf, 0.0, np.zeros(len(point))
     for _ in range(_ROUNDS):
         found, total = _multipliers(point, lengths, counts, groups), 0.0
@@ -281,7 +282,8 @@ def best_multipliers(
             passed = np.zeros(len(point))
             value, at = best_option(one, found, kind, 1.0, passed)
             total += counts[kind] * value
-            rows += [(kind, at, passed)] if at >= 0 else []
+            if at >= 0:
+                rows.append((kind, one.seconds[at], shares[one.ends[at]] - shares[one.starts[at]], passed))
         if total < proven:
             best, proven = point, total
         if proven - least <= _CLOSE * proven:
@@ -290,10 +292,10 @@ def best_multipliers(
                 break
             lengths = np.sort([*lengths, *np.sqrt(lengths[:-1] * lengths[1:])[halved]])
             best, behind = np.repeat(best, 1 + halved, axis=0), np.flatnonzero(halved) + 1
-            rows = [(kind, at, np.insert(passed, behind, 0.0)) for kind, at, passed in rows]
+            rows = [(*row[:3], np.insert(row[3], behind, 0.0)) for row in rows]
         if budget.expired:
             break
-        solved = _solved(options, counts, shares, lengths, rows)
+        solved = _solved(rows, counts, lengths)
         if solved is None:
             break  # what is proven so far holds
         least, point, flow = solved
@@ -302,28 +304,28 @@ def best_multipliers(
 
 
 def _solved(
-    options: list[Options], counts: IntArray, shares: FloatArray, lengths: FloatArray,
-    spans: list[tuple[int, int, FloatArray]],
-) -> tuple[float, FloatArray, FloatArray] | None:  # fmt: skip
+    spans: list[tuple[int, float, FloatArray, FloatArray]], counts: IntArray, lengths: FloatArray
+) -> tuple[float, FloatArray, FloatArray] | None:
     """Return the value and the point of the linear program whose rows are some spans, and the flow of each class."""
     from scipy.optimize import linprog
 
-    kinds, classes = np.eye(len(counts)), len(lengths) - 1
-    signs = np.concatenate([-np.ones(1 + len(counts)), np.ones(shares.shape[1])])
-    rows = []
-    for kind, at, passed in spans:
-        one = options[kind]
-        row = np.tile([0.0, *(-kinds[kind] / counts), *(shares[one.ends[at]] - shares[one.starts[at]])], (classes, 1))
-        row[:, 0] = -one.seconds[at] / lengths[1:]
-        rows.append(np.concatenate([-kinds[kind], (row * passed[:, None]).ravel()]))
+    which, seconds, parts, passed = map(np.array, zip(*spans, strict=True))
+    kinds, classes = len(counts), len(lengths) - 1
+    signs, own = np.concatenate([-np.ones(1 + kinds), np.ones(parts.shape[1])]), np.eye(kinds)[which]
+    rows = np.empty((len(spans), classes, len(signs)))
+    rows[:, :, 0] = -seconds[:, None] / lengths[1:]
+    rows[:, :, 1 : 1 + kinds] = (-own / counts)[:, None]
+    rows[:, :, 1 + kinds :] = parts[:, None]
+    rows *= passed[:, :, None]
     solved = linprog(
-        [*counts, *np.zeros(classes * len(signs))], A_ub=np.array(rows), b_ub=np.zeros(len(rows)),
-        A_eq=np.hstack([np.zeros((classes, len(counts))), np.kron(np.eye(classes), signs)]), b_eq=np.ones(classes),
+        [*counts, *np.zeros(classes * len(signs))],
+        A_ub=np.hstack([-own, rows.reshape(len(rows), -1)]), b_ub=np.zeros(len(rows)),
+        A_eq=np.hstack([np.zeros((classes, kinds)), np.kron(np.eye(classes), signs)]), b_eq=np.ones(classes),
         bounds=(0.0, _DEAREST),
     )  # fmt: skip
-    if solved.x is None:
+    if solved.x is None or solved.fun is None:
         return None
-    return float(solved.fun), solved.x[len(counts) :].reshape(classes, -1), np.abs(solved.eqlin.marginals)
+    return float(solved.fun), solved.x[kinds:].reshape(classes, -1), np.abs(solved.eqlin.marginals)
 
 
 def _multipliers(point: FloatArray, lengths: FloatArray, counts: IntArray, groups: IntArray) -> Multipliers:
