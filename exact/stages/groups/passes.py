@@ -51,6 +51,8 @@ class GroupSums(NamedTuple):
         (p,) least seconds of devices that the nodes take, and bytes of devices that they fill, in any form, by worth.
     replicas_s
         (p,) least seconds of the nodes, in any form.
+    exchanged
+        (p, c) bytes of parameters that replicas on several kinds exchange.
     """
 
     time: FloatArray
@@ -65,6 +67,7 @@ class GroupSums(NamedTuple):
     devices_s: FloatArray
     devices_bytes: FloatArray
     replicas_s: FloatArray
+    exchanged: FloatArray
     error_s: FloatArray
     error_bytes: FloatArray
 
@@ -132,7 +135,8 @@ class GroupLimits(NamedTuple):
     `index_of` (devices + 1,) says which number of replicas is the first of at least so many, q where none is.
     `flying`: 0 for one, 1 for those of the replicas from the stage on, 2 for all of `microbatches`.
     `taken`, `speed` and `part` (q,) are micro-batches of each replica, how many of those a batch is, and the part of
-    shared bytes. `mixes` (x, k), `mix_worth`, `mix_s` and `most_params` are of stages on several kinds: `GroupProblem`.
+    shared bytes. `mixes` (x, k), `mix_worth`, `mix_s` and `most_params` are of stages on several kinds: `GroupProblem`. Mixes that
+    differ in replicas of the first kind alone are a row, the fewest first, which begins at `mix_first` (rows + 1,); `mix_total` are those of all kinds.
     `form_of` (g, k) is the form of each tensor degree on each kind, -1 where there is none.
     """
 
@@ -157,6 +161,8 @@ class GroupLimits(NamedTuple):
     speed: FloatArray
     part: FloatArray
     mixes: IntArray
+    mix_first: IntArray
+    mix_total: IntArray
     mix_worth: IntArray
     mix_s: FloatArray
     most_params: FloatArray
@@ -209,6 +215,37 @@ class Growing(NamedTuple):
     came: IntArray
     rows: StageRows
     around: FloatArray
+
+
+class Shares(NamedTuple):
+    """Which mixes stages between two ideals may have, and what their replicas take of a batch.
+
+    Parameters
+    ----------
+    seconds, exchanged
+        (k,) on each kind, at least: of a micro-batch, and bytes of parameters that replicas exchange.
+    most
+        (k,) micro-batches that a replica takes at most.
+    turn
+        (rows,) the first mix of each row that is not known to be too few.
+    known, flying
+        (rows, k) micro-batches that a replica of that mix takes at most, -1 where not known, and those in flight then.
+    """
+
+    seconds: FloatArray
+    exchanged: FloatArray
+    most: IntArray
+    turn: IntArray
+    known: IntArray
+    flying: IntArray
+
+
+@njit(cache=True, nogil=True)
+def _new_shares(limits: GroupLimits) -> Shares:
+    """Return room for what is known of mixes."""
+    num_rows, num_kinds = len(limits.mix_first) - 1, len(limits.counts)
+    real, known = np.zeros(num_kinds), np.zeros((num_rows, num_kinds), np.int64)
+    return Shares(real, real.copy(), np.zeros(num_kinds, np.int64), np.zeros(num_rows, np.int64), known, known.copy())
 
 
 @njit(cache=True, nogil=True)
@@ -311,7 +348,7 @@ def choose_rows(count: int, most: float, share: float, y: int, part: float, memo
 
 @njit(cache=True, nogil=True)
 def largest_share(
-    i: int, j: int, c: int, x: int, behind: int, limit: float, data: GroupData, rows: StageRows
+    i: int, j: int, c: int, x: int, behind: int, limit: float, most: int, data: GroupData, rows: StageRows
 ) -> tuple[int, int]:
     """Return the most micro-batches of a batch that each replica of a form may take in a stage on several kinds.
 
@@ -323,8 +360,8 @@ def largest_share(
         The ideals of the stage, the form, and the index of its replicas of all kinds.
     behind
         Replicas from the stage on.
-    limit
-        Seconds at most.
+    limit, most
+        Seconds at most, and micro-batches that are enough.
     data, rows
         As for `group_pass`, and room for the stage.
     """
@@ -338,12 +375,12 @@ def largest_share(
     left = limit - limits.mix_s[c, x] * exchanged
     if left < 0.0:
         return 0, 0
-    high = n if seconds <= left else int(left * n / seconds * (1.0 + 1e-9))
+    high = most if seconds <= left else min(most, int(left * n / seconds * (1.0 + 1e-9)))
     low, taken, unknown = 0, high, 0
     while taken > 0:
-        part = max(taken / n, 1.0 / limits.mixes[x].sum())
-        most, y = left * (n / taken) - moved, in_flight(behind, taken, 1, limits)
-        answer = choose_rows(count, most, 0.0, y, part, limits.memory[c], rows)
+        part = max(taken / n, 1.0 / limits.mix_total[x])
+        y = in_flight(behind, taken, 1, limits)
+        answer = choose_rows(count, left * (n / taken) - moved, 0.0, y, part, limits.memory[c], rows)
         unknown += answer < 0
         if answer == 1:
             low = taken
@@ -701,59 +738,130 @@ def _least_mixed_worth(i: int, j: int, limit: float, sums: GroupSums, limits: Gr
     return fewest
 
 
-@njit(cache=True, nogil=True)
-def _may_share(
-    i: int, j: int, g: int, x: int, limit: float, sums: GroupSums, limits: GroupLimits, around: FloatArray
+@njit(cache=True, nogil=True, inline="always")
+def _begin_shares(
+    i: int, j: int, g: int, limit: float, sums: GroupSums, limits: GroupLimits, around: FloatArray, shares: Shares
 ) -> bool:
-    """Return whether replicas of several kinds may make up a batch, by the least seconds of the stage on each kind."""
-    total = 0
-    for k in range(limits.mixes.shape[1]):
-        if limits.mixes[x, k] == 0:
-            continue
-        c = limits.form_of[g, k]
-        if c < 0 or sums.lacking[j, c] != sums.lacking[i, c]:
-            return False
-        seconds = (sums.time[j, c] - sums.time[i, c] + around[c] - sums.error_s[c]) * (1.0 - 1e-9)
-        share = int(limit * limits.microbatches / seconds) if seconds > limit else limits.microbatches
-        total += share * limits.mixes[x, k]
-    return total >= limits.microbatches
+    """Write what stages between two ideals take on each kind, at least; return whether two kinds may have a part."""
+    shares.turn[:] = limits.mix_first[:-1]
+    shares.known[:] = -1
+    kinds = 0
+    for k in range(len(shares.seconds)):
+        c, shares.seconds[k] = limits.form_of[g, k], np.inf
+        if c >= 0 and sums.lacking[j, c] == sums.lacking[i, c]:
+            seconds = sums.time[j, c] - sums.time[i, c] + around[c] - sums.error_s[c]
+            shares.seconds[k] = max(0.0, seconds * (1.0 - 1e-9))
+            shares.exchanged[k] = max(0.0, sums.exchanged[j, c] - sums.exchanged[i, c] * (1.0 + 1e-9))
+        kinds += shares.seconds[k] <= limit * limits.microbatches
+    return kinds > 1
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _tightened(i: int, j: int, c: int, x: int, behind: int, most: int, sums: GroupSums, limits: GroupLimits) -> int:
+    """Return no less than `largest_share`, where so many are enough, by the least bytes of each node."""
+    low, taken = 0, most
+    while low < most:
+        part, y = max(taken / limits.microbatches, 1.0 / limits.mix_total[x]), in_flight(behind, taken, 1, limits)
+        if least_bytes(i, j, c, y, part, sums) <= limits.memory[c]:
+            low = taken
+        else:
+            most = taken - 1
+        taken = (low + most + 1) // 2
+    return most
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _make_up_batch(
+    i: int, j: int, g: int, row: int, x: int, s: int, limit: float, data: GroupData, rows: StageRows, shares: Shares
+) -> tuple[bool, int]:
+    """Return whether the replicas of a mix make up a batch, and how many choices were too many to list.
+
+    By the time that each kind has at most, then by its bytes at least, then by its best choice.
+    """
+    sums, _, limits, _ = data
+    unknown, total, n, fresh = 0, 0, limits.microbatches, shares.known[row].max() < 0
+    for k in range(len(limits.counts)):
+        d, c = limits.mixes[x, k], limits.form_of[g, k]
+        if d and fresh:
+            left = limit - limits.mix_s[c, x] * shares.exchanged[k]
+            shares.most[k] = n if shares.seconds[k] <= left else int(max(0.0, left) * n / shares.seconds[k])
+            total += d * shares.most[k] if shares.most[k] else -n * s
+        elif d:
+            shares.most[k] = shares.known[row, k]
+            total += d * shares.most[k]
+    for exact in range(2):
+        for k in range(len(limits.counts)):
+            d, c, most = limits.mixes[x, k], limits.form_of[g, k], shares.most[k]
+            if d == 0 or total < n or (not fresh and in_flight(s, most, 1, limits) == shares.flying[row, k]):
+                continue
+            if exact:
+                shares.most[k], missed = largest_share(i, j, c, x, s, limit, most, data, rows)
+                unknown += missed
+                shares.known[row, k] = shares.most[k]
+                shares.flying[row, k] = in_flight(s, shares.most[k], 1, limits)
+            else:
+                shares.most[k] = _tightened(i, j, c, x, s, most, sums, limits)
+            total += d * (shares.most[k] - most) if shares.most[k] else -n * s
+    return total >= n, unknown
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _mixed_label(label: int, x: int, t: int, room: int, limits: GroupLimits, growing: Growing) -> tuple[int, int, int]:
+    """Return cell, replicas and devices of the first kind with a mix before a label; -1 if that is of no use."""
+    devices, s, cell = growing.labels[label, 0], growing.labels[label, 1], growing.labels[label, 6]
+    worth = limits.cell_worth[cell] + devices * limits.kind_worth[0] + t * limits.mix_worth[x]
+    to, taken, s = cell, devices + t * limits.mixes[x, 0], s + limits.mix_total[x]
+    if worth > room or taken > limits.counts[0] or s > limits.most_replicas:
+        return -1, s, taken
+    for k in range(1, len(limits.counts)):
+        if limits.used[cell, k] + t * limits.mixes[x, k] > limits.counts[k]:
+            return -1, s, taken
+        to += t * limits.mixes[x, k] * limits.stride[k]
+    return to if growing.best[to, s] > taken else -1, s, taken
 
 
 @njit(cache=True, nogil=True)
-def _extend_mixed(i: int, j: int, gain: int, limit: float, data: GroupData, growing: Growing) -> tuple[int, int]:
-    """Extend the labels of an ideal by stages on several kinds; return steps, and choices too many to list."""
+def _extend_mixed(
+    i: int, j: int, room: int, limit: float, data: GroupData, growing: Growing, shares: Shares
+) -> tuple[int, int]:
+    """Extend the labels of an ideal by stages on several kinds; return steps, and choices too many to list.
+
+    Of the mixes of a row the first that makes up a batch is enough, and with more replicas behind it is no earlier one:
+    labels come by replicas. One that is of no use to any label has none after it that is.
+    """
     (sums, _, limits, _), (ends, labels, best, came, rows, around) = data, growing
-    met, unknown, num_kinds = 0, 0, len(limits.counts)
+    met, unknown = 0, 0
     for g in range(len(limits.form_of)):
-        t, any_form = limits.degrees[limits.form_of[g].max()], limits.form_of[g].max()
-        for x in range(len(limits.mixes)):
-            if t * limits.mix_worth[x] > gain:
-                break
-            met += 1
-            if not _may_share(i, j, g, x, limit, sums, limits, around):
-                continue
-            more, known, total = limits.mixes[x].sum(), -1, 0
-            for label in range(ends[j + 1], ends[j]):
-                s, cell, free = labels[label, 1] + more, labels[label, 6], True
-                if s > limits.most_replicas:
-                    break
-                to, taken = cell, labels[label, 0] + t * limits.mixes[x, 0]
-                for k in range(num_kinds):
-                    used = (labels[label, 0] if k == 0 else limits.used[cell, k]) + t * limits.mixes[x, k]
-                    free = free and used <= limits.counts[k]
-                    to += t * limits.mixes[x, k] * limits.stride[k]
-                met += 1
-                if not free or best[to, s] <= taken:
-                    continue
-                if s != known:
-                    known, total = s, 0
-                    for k in range(num_kinds):
-                        if limits.mixes[x, k]:
-                            share, missed = largest_share(i, j, limits.form_of[g, k], x, s, limit, data, rows)
-                            met, unknown = met + 100, unknown + missed
-                            total = total + share * limits.mixes[x, k] if share else -limits.microbatches * s
-                if total >= limits.microbatches:
-                    _note(best[to], came[to], taken, s, j, label, any_form, len(limits.replicas) + x)
+        if not _begin_shares(i, j, g, limit, sums, limits, around, shares):
+            continue
+        any_form = limits.form_of[g].max()
+        t, begin = limits.degrees[any_form], ends[j + 1]
+        while begin < ends[j]:
+            end, behind = begin, labels[begin, 1]
+            while end < ends[j] and labels[end, 1] == behind:
+                end += 1
+            for row in range(len(shares.turn)):
+                label = begin
+                while shares.turn[row] < limits.mix_first[row + 1]:
+                    x, before = shares.turn[row], label
+                    while label < end and _mixed_label(label, x, t, room, limits, growing)[0] < 0:
+                        label += 1
+                    met += label - before + 1
+                    if label == end:
+                        break
+                    s = behind + limits.mix_total[x]
+                    enough, missed = _make_up_batch(i, j, g, row, x, s, limit, data, rows, shares)
+                    met, unknown = met + 20, unknown + missed
+                    if enough:
+                        met += end - label
+                        for after in range(label, end):
+                            to, _, taken = _mixed_label(after, x, t, room, limits, growing)
+                            if to >= 0:
+                                _note(best[to], came[to], taken, s, j, after, any_form, len(limits.replicas) + x)
+                        break
+                    shares.turn[row] = x + 1
+                    shares.known[row] = -1
+            begin = end
     return met, unknown
 
 
@@ -848,7 +956,7 @@ def group_pass(
     rows = new_rows(len(variants.bit_of), len(variants.time))
     best = np.empty((len(limits.used), limits.most_replicas + 1), np.int64)
     came = np.zeros((len(limits.used), limits.most_replicas + 1, 4), np.int64)
-    growing = Growing(ends, labels, best, came, rows, around)
+    growing, shares = Growing(ends, labels, best, came, rows, around), _new_shares(limits)
     met, unknown, i = 0, 0, last
     while i >= 0:
         size = ends[i + 1]  # labels of larger ideals end here
@@ -900,7 +1008,7 @@ def group_pass(
             if len(limits.mixes):
                 if not priced:
                     border_seconds(i, j, num_edges, sums, lattice, border, around)
-                steps, missed = _extend_mixed(i, j, gain, limit, data, growing)
+                steps, missed = _extend_mixed(i, j, room, limit, data, growing, shares)
                 met, unknown = met + steps, unknown + missed
         ends[i], least[i] = _kept(best, came, none, room, limits, labels, size)
         i -= 1

@@ -174,7 +174,7 @@ def _sums(
         summed((~there).astype(np.float64)).astype(np.int64), gathers[0], gathers[1],
         np.stack([table.crossing_sums(row) for row in problem.transfer_s], axis=1),
         table.sums(busy), table.sums(anywhere[0]), table.sums(anywhere[1]),
-        terms * seconds, terms * (filled[0] + shared).sum(axis=1),
+        summed(problem.most_param_bytes), terms * seconds, terms * (filled[0] + shared).sum(axis=1),
     )  # fmt: skip
     return sums, (edge_in, edge_out)
 
@@ -241,7 +241,9 @@ class GroupSearch:
         sizes = problem.counts[1:] + 1
         stride = np.append(0, np.cumprod(np.append(1, sizes))[:-1])[: len(problem.counts)]
         used = np.arange(int(sizes.prod()))[:, None] // np.maximum(stride, 1) % np.append(1, sizes)
-        order = np.argsort(problem.mixes @ worth, kind="stable")
+        order = np.lexsort(problem.mixes.T)  # by the last kind first
+        mixes = problem.mixes[order]
+        begins = np.append(True, (mixes[1:, 1:] != mixes[:-1, 1:]).any(axis=1))[: len(mixes)]
         index_of = np.searchsorted(problem.replicas, np.arange(problem.num_devices + 1))
         taken = -(-n // problem.replicas)
         share = np.ascontiguousarray(problem.gradient_share * (n / taken / problem.replicas))
@@ -252,8 +254,8 @@ class GroupSearch:
             problem.degrees, problem.kind, _worth(problem), problem.counts, stride, worth,
             int(problem.counts @ worth), used, used @ worth, problem.replicas, share, index_of, problem.num_devices,
             problem.most_replicas, problem.memory_bytes, n,
-            _FLYING[problem.in_flight], taken, n / taken, taken / n, problem.mixes[order],
-            (problem.mixes @ worth)[order], np.ascontiguousarray(problem.mix_s[:, order]),
+            _FLYING[problem.in_flight], taken, n / taken, taken / n, mixes,
+            np.append(np.flatnonzero(begins), len(mixes)), mixes.sum(axis=1), mixes @ worth, np.ascontiguousarray(problem.mix_s[:, order]),
             problem.most_param_bytes, form_of,
         )  # fmt: skip
         cells = max(2 * len(used), 64)
@@ -329,6 +331,7 @@ class GroupSearch:
     def _plan(self, label: int, limit: float, limits: GroupLimits) -> GroupedStages:
         """Return the plan that a label of the empty ideal stands for."""
         problem, bits, num_kinds = self.problem, self.table.crossings.bits, len(self.problem.counts)
+        n = problem.microbatches
         rows = new_rows(problem.num_nodes, len(problem.time_s))
         data = GroupData(self.sums, self.variants, limits, self.lattice)
         stage, row = np.zeros(problem.num_nodes, np.int64), np.zeros((num_kinds, problem.num_nodes), np.int64)
@@ -350,7 +353,7 @@ class GroupSearch:
                     share, part = limits.share[form, at], limits.part[at]
                     choose_rows(count, seconds, share, y, part, limits.memory[form], rows)
                 else:
-                    shares[k], _ = largest_share(i, j, form, x, behind, limit, data, rows)
+                    shares[k], _ = largest_share(i, j, form, x, behind, limit, n, data, rows)
                 inside = rows.node[:count]
                 stage[inside], row[k, inside] = len(degree), rows.row[rows.choice[:count]]
             degree.append(int(problem.degrees[c]))
