@@ -49,8 +49,6 @@ class GroupSums(NamedTuple):
         (p, c) seconds of the tensors that leave the ideal.
     devices_s, devices_bytes
         (p,) least seconds of devices that the nodes take, and bytes of devices that they fill, in any form, by worth.
-    replicas_s
-        (p,) least seconds of the nodes, in any form.
     exchanged
         (p, c) bytes of parameters that replicas on several kinds exchange.
     """
@@ -66,7 +64,6 @@ class GroupSums(NamedTuple):
     crossing_s: FloatArray
     devices_s: FloatArray
     devices_bytes: FloatArray
-    replicas_s: FloatArray
     exchanged: FloatArray
     error_s: FloatArray
     error_bytes: FloatArray
@@ -135,9 +132,10 @@ class GroupLimits(NamedTuple):
     `index_of` (devices + 1,) says which number of replicas is the first of at least so many, q where none is.
     `flying`: 0 for one, 1 for those of the replicas from the stage on, 2 for all of `microbatches`.
     `taken`, `speed` and `part` (q,) are micro-batches of each replica, how many of those a batch is, and the part of
-    shared bytes. `mixes` (x, k), `mix_worth`, `mix_s` and `most_params` are of stages on several kinds: `GroupProblem`. Mixes that
-    differ in replicas of the first kind alone are a row, the fewest first, which begins at `mix_first` (rows + 1,); `mix_total` are those of all kinds.
-    `form_of` (g, k) is the form of each tensor degree on each kind, -1 where there is none.
+    shared bytes. `mixes` (x, k), `mix_worth`, `mix_s` and `most_params` are of stages on several kinds: `GroupProblem`;
+    `mix_total` (x,) counts replicas. Mixes that differ in replicas of the first kind alone are a row, the fewest first,
+    which begins at `mix_first` (rows + 1,). `form_of` (g, k) is the form of each tensor degree on each kind, -1 where
+    there is none.
     """
 
     degrees: IntArray
@@ -655,89 +653,6 @@ def fitting_replicas(
     return at, work, gradient
 
 
-@njit(cache=True, nogil=True)
-def fewest_devices(
-    limit: float,
-    first: int,
-    quota: int,
-    sums: GroupSums,
-    variants: VariantArrays,
-    limits: GroupLimits,
-    lattice: Lattice,
-    fewest: IntArray,
-) -> tuple[int, int]:
-    """Count the worth of devices that stages within the threshold take at least to hold each ideal, from `first` on.
-
-    Variants are taken at their best in each respect, and micro-batches in flight are those of the replicas that the
-    work behind takes at least. Returns the ideal that is next, and the steps; see `group_pass` for the parameters.
-
-    Parameters
-    ----------
-    fewest
-        (p,) the worth, of which that of smaller ideals is there; more than all devices are worth where there is no way.
-    """
-    p, met = len(fewest), 0
-    border = new_border(variants, p)
-    around = np.zeros(len(limits.degrees))
-    for i in range(first, p - 1):
-        if met > quota:
-            return i, met
-        room = limits.all_worth - fewest[i]
-        if room < 0 or (sums.devices_s[p - 1] - sums.devices_s[i]) * (1.0 - 1e-9) > room * limit:
-            continue
-        num_edges, num_above = look_around(i, lattice, variants, border)
-        met += num_above + lattice.holders.shape[1]
-        for q in range(1, num_above):
-            j = border.above[q]
-            gain = min(fewest[j] - 1 - fewest[i], room)
-            if gain < 1 or (sums.devices_s[j] - sums.devices_s[i]) * (1.0 - 1e-9) > gain * limit:
-                continue
-            behind = 0
-            if j < p - 1:
-                least = (sums.replicas_s[p - 1] - sums.replicas_s[j]) * (1.0 - 1e-9) / limit
-                behind = max(1, int(np.ceil(min(least, float(limits.num_devices)))))
-            flying, priced = least_in_flight(behind, limits), False
-            for c in range(len(limits.degrees)):
-                work = sums.time[j, c] - sums.time[i, c]
-                if (
-                    limits.degrees[c] > limits.counts[limits.kind[c]]
-                    or sums.lacking[j, c] != sums.lacking[i, c]
-                    or (work - sums.error_s[c]) * (1.0 - _ROOM) * limits.worth[c] > gain * limit
-                    or least_bytes(i, j, c, flying, limits.part[-1], sums) > limits.memory[c]
-                ):
-                    continue
-                if not priced:
-                    border_seconds(i, j, num_edges, sums, lattice, border, around)
-                    priced = True
-                met += 1
-                at, _, _ = fitting_replicas(behind, i, j, c, around[c], limit, sums, limits)
-                if at < len(limits.replicas):
-                    fewest[j] = min(fewest[j], fewest[i] + limits.worth[c] * limits.replicas[at])
-            if len(limits.mixes):
-                if not priced:
-                    border_seconds(i, j, num_edges, sums, lattice, border, around)
-                fewest[j] = min(fewest[j], fewest[i] + _least_mixed_worth(i, j, limit, sums, limits, around))
-    return p - 1, met
-
-
-@njit(cache=True, nogil=True)
-def _least_mixed_worth(i: int, j: int, limit: float, sums: GroupSums, limits: GroupLimits, around: FloatArray) -> int:
-    """Return the worth of devices that a stage on several kinds takes at least; more than there is where none may be.
-
-    Replicas of a kind that have a part of all micro-batches are busy for that part of its seconds.
-    """
-    fewest = limits.all_worth + 1
-    for g in range(len(limits.form_of)):
-        least, kinds = np.inf, 0
-        for c in limits.form_of[g]:
-            if c >= 0 and sums.lacking[j, c] == sums.lacking[i, c]:
-                seconds = sums.time[j, c] - sums.time[i, c] + around[c] - sums.error_s[c]
-                least, kinds = min(least, seconds * limits.worth[c]), kinds + 1
-        if kinds > 1 and least * (1.0 - 1e-9) < limits.all_worth * limit:
-            fewest = min(fewest, max(1, int(np.ceil(least * (1.0 - 1e-9) / limit))))
-    return fewest
-
-
 @njit(cache=True, nogil=True, inline="always")
 def _begin_shares(
     i: int, j: int, g: int, limit: float, sums: GroupSums, limits: GroupLimits, around: FloatArray, shares: Shares
@@ -751,7 +666,7 @@ def _begin_shares(
         if c >= 0 and sums.lacking[j, c] == sums.lacking[i, c]:
             seconds = sums.time[j, c] - sums.time[i, c] + around[c] - sums.error_s[c]
             shares.seconds[k] = max(0.0, seconds * (1.0 - 1e-9))
-            shares.exchanged[k] = max(0.0, sums.exchanged[j, c] - sums.exchanged[i, c] * (1.0 + 1e-9))
+            shares.exchanged[k] = max(0.0, sums.exchanged[j, c] * (1.0 - 1e-9) - sums.exchanged[i, c])
         kinds += shares.seconds[k] <= limit * limits.microbatches
     return kinds > 1
 
@@ -784,7 +699,9 @@ def _make_up_batch(
         d, c = limits.mixes[x, k], limits.form_of[g, k]
         if d and fresh:
             left = limit - limits.mix_s[c, x] * shares.exchanged[k]
-            shares.most[k] = n if shares.seconds[k] <= left else int(max(0.0, left) * n / shares.seconds[k])
+            shares.most[k] = 0
+            if left >= 0.0:
+                shares.most[k] = n if shares.seconds[k] <= left else int(left * n / shares.seconds[k])
             total += d * shares.most[k] if shares.most[k] else -n * s
         elif d:
             shares.most[k] = shares.known[row, k]
@@ -920,7 +837,6 @@ def group_pass(
     last: int,
     quota: int,
     data: GroupData,
-    fewest: IntArray,
     ends: IntArray,
     labels: IntArray,
     least: IntArray,
@@ -941,8 +857,6 @@ def group_pass(
         Steps after which no further ideal is begun.
     data
         Of ideals and nodes, and what there is.
-    fewest
-        (p,) worth of devices that each ideal takes at least; see `fewest_devices`.
     ends
         (p + 1,) where each ideal's labels end; those of ideal j begin at ``ends[j + 1]``, for the largest stands first.
     labels
@@ -962,11 +876,11 @@ def group_pass(
         size = ends[i + 1]  # labels of larger ideals end here
         if met > quota or size + best.size > len(labels):
             return i, met, size, unknown
-        before = max(fewest[i], np.int64(np.ceil(sums.devices_bytes[i] / limits.memory.max() * (1.0 - 1e-9))))
-        room = limits.all_worth - before
-        if room < 0:
+        before = max(sums.devices_s[i] / limit, sums.devices_bytes[i] / limits.memory.max()) * (1.0 - 1e-9)
+        if before > limits.all_worth:
             ends[i], i = size, i - 1
             continue
+        room = limits.all_worth - np.int64(np.ceil(before))
         none = min(limits.counts[0], room // limits.kind_worth[0]) + 1
         best.fill(none)
         num_edges, num_above = look_around(i, lattice, variants, border)

@@ -17,7 +17,6 @@ from rlinit.exact.stages.groups.passes import (
     Lattice,
     VariantArrays,
     choose_rows,
-    fewest_devices,
     gather,
     group_pass,
     holders_of,
@@ -157,7 +156,7 @@ def _sums(
             break
         y *= 2
     devices = _worth(problem)[:, None]
-    anywhere = np.where(there, devices * whole, np.inf).min(axis=0), np.where(there, time, np.inf).min(axis=0)
+    filling = np.where(there, devices * whole, np.inf).min(axis=0)
     edge_in, edge_out = _least_gathers(problem)
     source = np.repeat(np.arange(problem.num_nodes), np.diff(structure.succ_indptr))
     gathers = []
@@ -173,8 +172,8 @@ def _sums(
         np.stack([summed(row) for row in filled], axis=1),
         summed((~there).astype(np.float64)).astype(np.int64), gathers[0], gathers[1],
         np.stack([table.crossing_sums(row) for row in problem.transfer_s], axis=1),
-        table.sums(busy), table.sums(anywhere[0]), table.sums(anywhere[1]),
-        summed(problem.most_param_bytes), terms * seconds, terms * (filled[0] + shared).sum(axis=1),
+        table.sums(busy), table.sums(filling), summed(problem.most_param_bytes),
+        terms * seconds, terms * (filled[0] + shared).sum(axis=1),
     )  # fmt: skip
     return sums, (edge_in, edge_out)
 
@@ -255,8 +254,8 @@ class GroupSearch:
             int(problem.counts @ worth), used, used @ worth, problem.replicas, share, index_of, problem.num_devices,
             problem.most_replicas, problem.memory_bytes, n,
             _FLYING[problem.in_flight], taken, n / taken, taken / n, mixes,
-            np.append(np.flatnonzero(begins), len(mixes)), mixes.sum(axis=1), mixes @ worth, np.ascontiguousarray(problem.mix_s[:, order]),
-            problem.most_param_bytes, form_of,
+            np.append(np.flatnonzero(begins), len(mixes)), mixes.sum(axis=1), mixes @ worth,
+            np.ascontiguousarray(problem.mix_s[:, order]), problem.most_param_bytes, form_of,
         )  # fmt: skip
         cells = max(2 * len(used), 64)
         self.labels = np.zeros((cells * (problem.most_replicas + 2), LABEL_COLUMNS), np.int64)
@@ -285,22 +284,16 @@ class GroupSearch:
         """
         limits = self.limits(more_bytes)
         p = self.table.num_ideals
-        counted = self.fewest(limit, limits, budget)
-        if counted is None:
-            return GroupPass(None, False, True, 0)
-        fewest, steps = counted
-        if fewest[p - 1] > limits.all_worth:
-            return GroupPass(None, True, False, steps)
         ends, least = np.zeros(p + 1, np.int64), np.zeros(p, np.int64)
         self.labels[0] = (0, 0, -1, -1, -1, -1, 0)
         ends[p - 1] = 1
         data = GroupData(self.sums, self.variants, limits, self.lattice)
-        at, unknown = p - 2, 0
+        at, steps, unknown = p - 2, 0, 0
         while at >= 0:
             if budget.expired:
                 return GroupPass(None, False, True, steps)
             before = at
-            at, met, _, missed = group_pass(limit, at, _QUOTA, data, fewest, ends, self.labels, least)
+            at, met, _, missed = group_pass(limit, at, _QUOTA, data, ends, self.labels, least)
             steps, unknown = steps + met, unknown + missed
             if at == before:
                 reserve(16 * self.labels.nbytes, f"{2 * len(self.labels):,} labels")
@@ -308,25 +301,6 @@ class GroupSearch:
         if ends[0] == ends[1]:
             return GroupPass(None, unknown == 0, False, steps)
         return GroupPass(self._plan(int(ends[1]), limit, limits), unknown == 0, False, steps)
-
-    def fewest(self, limit: float, limits: GroupLimits, budget: Budget) -> tuple[IntArray, int] | None:
-        """Return (p,) worth of devices that each ideal takes at least within a threshold, and the steps; None: no time.
-
-        Parameters
-        ----------
-        limit, limits
-            Most seconds of a stage, and what there is.
-        budget
-            When to stop.
-        """
-        fewest = np.full(self.table.num_ideals, limits.all_worth + 1, np.int64)
-        fewest[0], at, steps = 0, 0, 0
-        while at < len(fewest) - 1:
-            if budget.expired:
-                return None
-            at, met = fewest_devices(limit, at, _QUOTA, self.sums, self.variants, limits, self.lattice, fewest)
-            steps += met
-        return fewest, steps
 
     def _plan(self, label: int, limit: float, limits: GroupLimits) -> GroupedStages:
         """Return the plan that a label of the empty ideal stands for."""
