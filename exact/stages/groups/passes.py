@@ -880,7 +880,7 @@ def group_pass(
         if before > limits.all_worth:
             ends[i], i = size, i - 1
             continue
-        room = limits.all_worth - np.int64(np.ceil(before))
+        room = limits.all_worth - int(np.ceil(before))
         none = min(limits.counts[0], room // limits.kind_worth[0]) + 1
         best.fill(none)
         num_edges, num_above = look_around(i, lattice, variants, border)
