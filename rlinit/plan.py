@@ -642,8 +642,8 @@ class Plan:
         ------
         InvalidPlan
             Nothing is known of schedules, or no tree says that there is none; or the plan is not feasible in exact
-            arithmetic, or is for `throughput`, a training pipeline, chunks, scattered ops or pipelines on devices that
-            share a resource.
+            arithmetic, or is for `throughput`, stages of several devices, a training pipeline, chunks, scattered ops or
+            pipelines on devices that share a resource.
         """
         from rlinit.certificates import write_vipr
 

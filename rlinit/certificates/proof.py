@@ -41,7 +41,7 @@ the whole number before the goal, from which it is rounded up."""
 _CANDIDATES = 6
 """Variables whose two cases are looked at before one is chosen."""
 
-_SEVERAL = "stages of several devices have no proofs in other formats"
+_SEVERAL = "stages of several devices have no proofs in other formats, but with `certify`"
 
 _LEARNING = 0.5
 """Share of the time for a search that learns."""
