@@ -1047,12 +1047,10 @@ class Costs:
         inputs = whole(plan.get("inputs", ONE), "inputs", 1)
         shard = shard_of(graph, hardware, inputs)
         self.num_shards, shards = inputs // shard, range(1, inputs // shard + 1)
-        # Bytes of a shard: of which no set of ops has less, and those with no other op on a device.
-        self.held, self.alone = (
-            [p + (h * shard if resident == "tensors" else 0) for p, h in zip(params, graph.held, strict=True)]
-            for params in (graph.part, graph.param)
-        )
-        self.beside = [ZERO] * len(graph.ops)  # bytes that are there while an op runs, beside what all hold
+        # Bytes of a shard: of which no set of ops has less, and those that are there while an op runs, beside these.
+        tensors = graph.held if resident == "tensors" else [ZERO] * len(graph.ops)
+        self.held = [p + h * shard for p, h in zip(graph.part, tensors, strict=True)]
+        self.beside = [ZERO] * len(graph.ops)
         if resident == "peak":
             # Of copies that an op reads or makes, or views of one.
             least: list[dict[int, Any]] = [{} for _ in graph.ops]
@@ -1067,7 +1065,6 @@ class Costs:
                     sizes.append(graph.tensors[base][2])
                 least[v][base] = min(sizes + [least[v].get(base, INF)])
             self.beside = [sum(sizes.values(), ZERO) * shard for sizes in least]
-            self.alone = [p + size for p, size in zip(graph.param, self.beside, strict=True)]
         self.paths = [[i == j or hardware.rate[i][j] != 0 for j in self.devices] for i in self.devices]
         self.room: list[Any] = []  # bytes for these
         for i, device in enumerate(hardware.devices):
@@ -1243,12 +1240,8 @@ class Windows:
         for u, v, t in graph.edges:
             self.add_lag(u, v, self.move[t])
         self.groups = graph.groups
-        self.root = self.start(
-            [
-                [i for i in range(d) if row[i] is not None and alone <= costs.room[i]]
-                for row, alone in zip(self.time, costs.alone, strict=True)
-            ]
-        )
+        able = {v: [i for i in range(d) if any(way[i] for way in spreads_of(costs, [v]))] for v in self.order}
+        self.root = self.start([able[v] for v in range(len(able))])
         self.alike = [next(j for j in range(d) if j == i or self.same(j, i)) for i in range(d)]
 
     def start(self, devices: Any) -> State:
@@ -2324,7 +2317,6 @@ class Trained(Costs):
         least = min(self.flying(remaining)[0] for remaining in range(1, self.num_devices + 1))
         kept = [least * (made - less) for made, less in zip(graph.made, saved, strict=True)]
         self.held, self.beside = [p + k for p, k in zip(graph.part, kept, strict=True)], widths
-        self.alone = [p + k + w for p, k, w in zip(graph.param, kept, widths, strict=True)]
 
     def flying(self, remaining: int) -> tuple[int, int]:
         """Return f and g of a stage from which on so many, with itself, have ops."""

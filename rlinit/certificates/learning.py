@@ -35,6 +35,9 @@ _LONGER = 1.2
 _MOST_WINDOWS = 1 << 18
 """Windows of a device times its ops, beyond which work is not added up."""
 
+_MOST_TIME = 1 << 62
+"""Units of C of all ops one after another, beyond which work is not added up, for its sums are of 64 bits."""
+
 
 class Learning:
     """A search for a schedule below a goal.
@@ -61,6 +64,7 @@ class Learning:
         self._trail: list[tuple[Var, bool, int, int, Name]] = []
         self._levels: list[int] = []
         self._dirty, self._events = dict.fromkeys(range(self.n)), list[tuple[Var, bool]]()  # ops in turn
+        self._adds_up = (self.n + 2) * program.longest < _MOST_TIME
         self._crowded = set(range(program.windows.d))
         self._watches = defaultdict[tuple[Var, bool], list[int]](list)
         self._conflict: tuple[Name, Lit | None] = (), None
@@ -282,7 +286,7 @@ class Learning:
         """Draw conclusions from the work of a device between two moments."""
         lead = self.clauses.lead
         ops = [v for v in range(self.n) if self.left[lead[v]] >> i & 1 and self.time[v][i]]
-        if len(ops) < 2 or len(ops) ** 3 > _MOST_WINDOWS:
+        if len(ops) < 2 or len(ops) ** 3 > _MOST_WINDOWS or not self._adds_up:
             return True
         fixed = np.array([self.left[lead[v]] == 1 << i for v in ops])
         low, high = (np.array([bound[v] for v in ops], np.int64) for bound in (self.low, self.high))

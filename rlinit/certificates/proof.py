@@ -49,9 +49,6 @@ _LEARNING = 0.5
 _MOST_PAIRS = 1 << 20
 """Pairs of ops times devices, beyond which no search that learns starts, for it looks at all of them at once."""
 
-_MOST_TIME = 1 << 62
-"""Units of C of all ops one after another, beyond which none starts, for its sums of work are of 64 bits."""
-
 _MOST_DEPTH = 600
 """Decisions above a node of the tree."""
 
@@ -334,8 +331,7 @@ def _proof_of(program: Program, goals: list[int], budget: Budget) -> Derivations
         if root.run():
             return root
         n, d = len(program.start), program.windows.d
-        small = n * n * d <= _MOST_PAIRS and (n + 2) * program.longest < _MOST_TIME
-        for goal in goals if small else ():
+        for goal in goals if n * n * d <= _MOST_PAIRS else ():
             search = Learning(program.copy(), goal, budget.share(_LEARNING * budget.remaining_s))
             with contextlib.suppress(check.Refuted):
                 if search.run():
