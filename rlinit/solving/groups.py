@@ -343,8 +343,4 @@ def group_form(request: Request) -> Form[GroupsSearch]:
     )
 
 
-def _bounding() -> dict[str, Strategy[GroupsSearch]]:
-    return {"auto": _STRATEGY, "ideals": _STRATEGY[1:]}
-
-
-GROUPS = Kind(group_form, ("auto", "ideals"), (), "stages", _bounding)
+GROUPS = Kind(group_form, ("auto", "ideals"), (), "stages", lambda: {"auto": _STRATEGY, "ideals": _STRATEGY[1:]})

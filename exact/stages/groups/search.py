@@ -9,13 +9,9 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget, reserve
+from rlinit.exact.stages.groups.arrays import GroupData, GroupLimits, GroupSums, Lattice, VariantArrays
 from rlinit.exact.stages.groups.passes import (
     LABEL_COLUMNS,
-    GroupData,
-    GroupLimits,
-    GroupSums,
-    Lattice,
-    VariantArrays,
     choose_rows,
     gather,
     group_pass,
@@ -282,8 +278,7 @@ class GroupSearch:
         more_bytes
             Of each device, beside the problem's, or (c,) by form.
         """
-        limits = self.limits(more_bytes)
-        p = self.table.num_ideals
+        limits, p = self.limits(more_bytes), self.table.num_ideals
         ends, least = np.zeros(p + 1, np.int64), np.zeros(p, np.int64)
         self.labels[0] = (0, 0, -1, -1, -1, -1, 0)
         ends[p - 1] = 1
@@ -383,12 +378,11 @@ def solve_groups(
     search = GroupSearch(problem, ideals)
     best: GroupedStages | None = None
     reached: tuple[float, ...] = ()
-    value, bound, steps = upper, lower, 0
+    value, bound, steps, step = upper, lower, 0, _FIRST_STEP
     excess = _FIRST_EXCESS * lower if lower > 0 else 0.0
     most = _most_seconds(problem)
     order = problem.structure.order
     complete, wide = True, ideals.num_ideals > problem.num_nodes + 1
-    step = _FIRST_STEP
     while value > bound * (1.0 + CLOSE):
         ceiling = value * (1.0 - 1e-9)
         if value < np.inf:

@@ -16,8 +16,8 @@ from rlinit.kernels.compiled import njit
 MOST_CHOICES = 20_000
 """Choices that are kept at most after each node; with more, the answer is unknown."""
 
-_ROOM = 1e-12
-"""Relative room for rounding of sums of seconds."""
+ROUNDING = 1e-12
+"""Relative room for rounding of sums of seconds and bytes."""
 
 
 @njit(cache=True, nogil=True)
@@ -56,7 +56,7 @@ def choose(
     choice
         (k,) where the rows are written; what it holds where the answer is not 1 means nothing.
     """
-    most_cost *= 1.0 + _ROOM
+    most_cost *= 1.0 + ROUNDING
     seconds, held = _cheapest(first, cost, size, 1.0, 0.0, choice)
     if seconds > most_cost:
         return 0
@@ -170,7 +170,7 @@ def _listed(
     choice: IntArray,
 ) -> int:
     """Choose by listing the sums that are worth keeping after each node; see `choose`."""
-    most_both = (most_cost + price * most_size) * (1.0 + _ROOM)
+    most_both = (most_cost + price * most_size) * (1.0 + ROUNDING)
     node, row = np.zeros(len(first) - 1, np.int64), np.zeros(first[-1], np.int64)
     start, k = _worth_listing(first, cost, size, price, most_both, node, row)
     # Kept sums of all nodes, one after the other: seconds, bytes, the sum that it came from, the row.
