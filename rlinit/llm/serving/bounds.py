@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rlinit.arrays import ROUNDING, SAFETY, FloatArray, IntArray
 from rlinit.errors import SolverFailure
-from rlinit.llm.serving.coverage import by_passes, by_sizes, largest_covered, options_of
+from rlinit.llm.serving.coverage import by_passes, by_sizes, span_sizes
 from rlinit.llm.serving.fleets import SINK, SOURCE, Fleet, Kinds
 from rlinit.llm.serving.sweeping import least_covers, used_units
 
@@ -122,21 +122,13 @@ def coverage_bound(fleet: Fleet, *, passes_s: float = 0.0) -> ServingBound:
         Seconds for classes of passes to prove what they can, where it is known how devices can be run; 0: none.
     """
     kinds = fleet.kinds()
-    alone = by_sizes(fleet.layer_sizes, len(kinds.members))
-    rate = largest_covered(options_of(replace(fleet, runs=None), kinds), kinds.counts, alone)
+    rate = by_sizes(kinds, fleet.layer_sizes)
     found, passes = by_passes(fleet, kinds, rate, passes_s) if passes_s > 0 else (rate, {})
     return ServingBound(found, {"passes": passes} if passes else _sizes(fleet))
 
 
 def _sizes(fleet: Fleet) -> dict[str, list[float]]:
     return {} if fleet.sizes is None else {"sizes": fleet.sizes.tolist()}
-
-
-def _span_sizes(sizes: FloatArray) -> FloatArray:
-    """Return (L, L + 1) size of j layers from a first one on."""
-    before = np.concatenate([[0.0], np.cumsum(sizes)])
-    ends = np.minimum(np.arange(len(sizes))[:, None] + np.arange(len(sizes) + 1), len(sizes))
-    return np.asarray(before[ends] - before[:-1, None])
 
 
 def ways_of(kinds: Kinds, sizes: FloatArray) -> tuple[list[Ways], IntArray]:
@@ -150,7 +142,7 @@ def ways_of(kinds: Kinds, sizes: FloatArray) -> tuple[list[Ways], IntArray]:
         (L,) of the layers.
     """
     _, classes = np.unique(sizes, return_inverse=True)
-    held, layers = _span_sizes(sizes), len(sizes)
+    held, layers = span_sizes(sizes), len(sizes)
     start, count = np.arange(layers)[:, None], np.arange(layers + 1)
     found = []
     for one in range(int(classes.max()) + 1):

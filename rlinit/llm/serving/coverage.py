@@ -36,7 +36,7 @@ import numpy as np
 from rlinit.arrays import ROUNDING, FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.kernels.compiled import njit
-from rlinit.llm.serving.fleets import Fleet, Kinds, Runs
+from rlinit.llm.serving.fleets import Fleet, Kinds
 
 _BISECTIONS = 200
 """Of a rate: what is left of the interval is below a double's rounding."""
@@ -114,18 +114,15 @@ class Multipliers(NamedTuple):
 
 
 def options_of(fleet: Fleet, kinds: Kinds) -> list[Options]:
-    """Return how devices of each kind can be used; where only rates are known, as if without batches and caches.
+    """Return how devices of each kind can be used.
 
     Parameters
     ----------
     fleet, kinds
-        Devices, rates and links.
+        Devices, rates and how they can be run.
     """
     runs = fleet.runs
-    if runs is None:
-        count, layers = len(fleet.devices), fleet.layers
-        rooms = np.full((count, layers, layers + 1), math.inf)
-        runs = Runs(np.array([math.inf]), np.zeros((count, 1, layers)), rooms)
+    assert runs is not None
     found, fastest = [], _before(runs.seconds.min(axis=(0, 1)))
     for rates, members in zip(kinds.rates, kinds.members, strict=True):
         starts, held = np.nonzero(rates)
@@ -187,7 +184,7 @@ def best_option(options: Options, found: Multipliers, kind: int, flow: float, pa
     return best, chosen
 
 
-def largest_covered(options: list[Options], counts: IntArray, found: Multipliers, high: float = math.inf) -> float:
+def largest_covered(options: list[Options], counts: IntArray, found: Multipliers, high: float) -> float:
     """Return the root of the inequality of coverage, rounded up; a rate that is refuted where there is one.
 
     Parameters
@@ -212,17 +209,38 @@ def largest_covered(options: list[Options], counts: IntArray, found: Multipliers
     return high * (1 + 4 * ROUNDING)
 
 
-def by_sizes(sizes: FloatArray, kinds: int) -> Multipliers:
-    """Return the multipliers of one class of all passes, by sizes alone.
+def by_sizes(kinds: Kinds, sizes: FloatArray) -> float:
+    """Return the root of the inequality of one class of all passes with w = p = 0, rounded up.
+
+    Parameters
+    ----------
+    kinds
+        Devices and rates.
+    sizes
+        (L,) of the layers.
+    """
+    held = span_sizes(sizes)
+    low, high = 0.0, float((kinds.counts * kinds.rates.max(axis=(1, 2))).sum())
+    for _ in range(_BISECTIONS):
+        middle = 0.5 * (low + high)
+        covered = float(kinds.counts @ (held * np.minimum(kinds.rates, middle)).max(axis=(1, 2)))
+        low, high = (middle, high) if covered * (1 + ROUNDING) >= sizes.sum() * middle else (low, middle)
+        if high - low <= ROUNDING * high:
+            break
+    return high * (1 + 4 * ROUNDING)
+
+
+def span_sizes(sizes: FloatArray) -> FloatArray:
+    """Return (L, L + 1) size of j layers from a first one on.
 
     Parameters
     ----------
     sizes
         (L,) of the layers.
-    kinds
-        How many there are.
     """
-    return Multipliers(np.array([0.0, math.inf]), _before(sizes[None]), np.zeros(1), np.zeros((kinds, 1)))
+    before = _before(sizes)
+    ends = np.minimum(np.arange(len(sizes))[:, None] + np.arange(len(sizes) + 1), len(sizes))
+    return np.asarray(before[ends] - before[:-1, None])
 
 
 def balanced(fleet: Fleet, first: int) -> Fleet:
@@ -240,15 +258,13 @@ def balanced(fleet: Fleet, first: int) -> Fleet:
     if not fleet.devices:
         return fleet
     kinds, ahead = fleet.kinds(), np.arange(fleet.layers) < first
-    options = options_of(replace(fleet, runs=None), kinds)
 
     def scaled(power: float) -> FloatArray:
         return fleet.layer_sizes * np.where(ahead, math.exp(power), 1.0)
 
     found = minimize_scalar(
-        lambda power: largest_covered(options, kinds.counts, by_sizes(scaled(power), len(options))),
-        bounds=(-_FARTHEST, _FARTHEST), options={"xatol": _NEAR},
-    )  # fmt: skip
+        lambda power: by_sizes(kinds, scaled(power)), bounds=(-_FARTHEST, _FARTHEST), options={"xatol": _NEAR}
+    )
     return replace(fleet, sizes=scaled(found.x))
 
 
@@ -348,7 +364,8 @@ def by_passes(fleet: Fleet, kinds: Kinds, high: float, time_limit_s: float) -> t
     time_limit_s
         Of the search for multipliers.
     """
-    options, counts, runs = options_of(fleet, kinds), kinds.counts, fleet.runs
+    counts, runs = kinds.counts, fleet.runs
+    options = options_of(fleet, kinds) if runs is not None else []
     shortest = min((float(one.least.min(initial=math.inf)) for one in options), default=math.inf)
     if runs is None or not 0 < shortest < math.inf or high <= 0:
         return high, {}
