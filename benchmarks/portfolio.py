@@ -139,6 +139,16 @@ def _drawn_pipelines() -> Iterator[Case]:
             yield Case(graph, _devices(6 + 2 * (kinds == 1), kinds))
 
 
+def _few_alike() -> Iterator[Case]:
+    """Yield networks on three and four Edge TPUs, and drawn shapes on as many devices alike."""
+    for name, k in product(("inceptionv3", "inceptionresnetv2", "efficientnetb5", "xception"), (3, 4)):
+        yield Case(imagenet.load(name), rlinit.Hardware.edge_tpus(k))
+    for seed, k in enumerate((3, 4)):
+        for name, shape in _shapes(10 + seed):
+            graph = _drawn(shape, np.random.default_rng([34, seed]), 1, 1e6, f"{name} {k}")
+            yield Case(graph, _devices(k, 1, 1e9))
+
+
 def _sparse() -> Iterator[Case]:
     """Yield pipelines of 30 to 60 ops that read one or two others, of any before, on two and three devices."""
     for seed in range(16):
@@ -211,6 +221,7 @@ PORTFOLIO: Mapping[str, Mapping[str, Family]] = {
         **FAMILIES["stages"],
         "drawn shapes in pipelines": _drawn_pipelines,
         "small sparse graphs": _sparse,
+        "few devices alike": _few_alike,
         "parameters that hardly fit": _bound_memory,
         "activations": _activations,
         "chunks and any ops": _loose,

@@ -34,6 +34,9 @@ _FEW_STAGES = 4
 _FEWER_STAGES, _FEW_CELLS = 3, 200
 """Stages, and nodes times stages, up to which it often does so within seconds (`pipeline`)."""
 
+_ALIKE_CELLS, _WIDE_GAP = 2_500, 0.05
+"""Nodes times stages up to which it does where devices are alike, and the gap from which it goes before all else."""
+
 
 def _bound(name: str) -> Callable[[StageSearch], None]:
     """Return the phase of one bound."""
@@ -69,6 +72,18 @@ _SMALL: Condition[StageSearch] = Condition(
         (k := search.incumbent.problem.num_stages) <= _FEWER_STAGES
         and k * search.incumbent.problem.num_nodes <= _FEW_CELLS
     ),
+)
+
+_FEW_ALIKE: Condition[StageSearch] = Condition(
+    f"devices are alike, at most {_FEW_STAGES} stages and {_ALIKE_CELLS:,} nodes times stages",
+    lambda search: (
+        _ALIKE.holds(search)
+        and (k := search.incumbent.problem.num_stages) <= _FEW_STAGES
+        and k * search.incumbent.problem.num_nodes <= _ALIKE_CELLS
+    ),
+)
+_WIDE: Condition[StageSearch] = Condition(
+    f"a gap of {_WIDE_GAP:.0%} or more is left", lambda search: search.incumbent.gap >= _WIDE_GAP
 )
 
 _MOST_OPENED = 5_000
@@ -187,6 +202,21 @@ _AUTO: Strategy[StageSearch] = (
         0.5,
         (_PIPELINE, _UNLIKE, _FEW_CLAUSES),
         "lines of 28 tasks with 4 to 7 unlike workers are closed in 1 to 2 s (benchmarks.papers.alwabp)",
+    ),
+    Phase(
+        "annealing",
+        partial(stage_phases.anneal, turn=2),
+        0.1,
+        (_PIPELINE, _FEW_ALIKE, _TIMED, _WIDE),
+        "the program closes what is left of the gap the sooner, the better its start",
+    ),
+    Phase(
+        "full program",
+        stage_phases.full_program,
+        0.5,
+        (_PIPELINE, _FEW_ALIKE, _TIMED, _WIDE),
+        "InceptionV3 on three Edge TPUs is proven in 8 s, where bounds and annealing leave 19% "
+        "(benchmarks.ledger --problem stages --families 'few devices alike' --seconds 10 --only 'full program')",
     ),
     Phase(
         "annealing",
