@@ -56,7 +56,7 @@ _ROUNDS, _CLOSE = 300, 2e-3
 _DIGITS = 9
 """Of seconds, by which layers are told apart: sums of floats leave the others open."""
 
-_DEAREST = 30.0
+_MOST_COSTLY = 30.0
 """Multipliers at most, in sizes of all layers."""
 
 
@@ -337,7 +337,7 @@ def _solved(
         [*counts, *np.zeros(classes * len(signs))],
         A_ub=np.hstack([-own, rows.reshape(len(rows), -1)]), b_ub=np.zeros(len(rows)),
         A_eq=np.hstack([np.zeros((classes, kinds)), np.kron(np.eye(classes), signs)]), b_eq=np.ones(classes),
-        bounds=(0.0, _DEAREST),
+        bounds=(0.0, _MOST_COSTLY),
     )  # fmt: skip
     if solved.x is None or solved.fun is None:
         return None

@@ -355,7 +355,7 @@ def load_fleet(source: str | Path | Mapping[str, Any]) -> Fleet:
         raise InvalidConfig(f"rates: {problem} is missing; expected layers, devices and links") from None
     if isinstance(layers, bool) or not isinstance(layers, int) or layers < 1:
         raise InvalidConfig(f"rates: layers is {layers!r}; expected a whole number >= 1")
-    rows = [_told(row, rows) for row in rows]
+    rows = [_with_rates(row, rows) for row in rows]
     by_first = any(isinstance(row, Mapping) and _BY_FIRST in row for row in rows)
     rates = np.zeros((len(rows), layers, layers + 1) if by_first else (len(rows), layers + 1))
     for at, row in enumerate(rows):
@@ -388,7 +388,7 @@ def _field(row: Any, name: str) -> Any:
     return row[name]
 
 
-def _told(row: Any, rows: list[Any]) -> Any:
+def _with_rates(row: Any, rows: list[Any]) -> Any:
     """Return a row of the file with the rates of the device that it is like, if any."""
     if not isinstance(row, Mapping) or "like" not in row:
         return row
