@@ -39,7 +39,9 @@ def test_interrupting_ends_it_at_once(tmp_path: Path) -> None:
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
     source = tmp_path / "run.py"
     source.write_text(
+        "import signal\n"
         "from rlinit.cli.warm_up import compile_kernels\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background leaves out\n"
         "if __name__ == '__main__':\n    print(1, flush=True)\n    compile_kernels()\n"
     )
     command = [sys.executable, str(source)]
