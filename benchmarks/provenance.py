@@ -1,6 +1,7 @@
 """What a figure was made with: commit, loaded sources, command, machine, its load, seconds.
 
-Sources are compared as code: comments, docstrings and layout do not count, data files beside the modules do.
+Sources are compared as code: comments, docstrings, reasons of phases and layout do not count, data files beside the
+modules do.
 """
 
 from __future__ import annotations
@@ -163,14 +164,16 @@ def _hash_of_file(path: Path) -> bytes:
         return b"none"
     content = path.read_bytes()
     if path.suffix == ".py":
-        content = ast.unparse(_without_docstrings(ast.parse(content))).encode()
+        content = ast.unparse(_without_prose(ast.parse(content))).encode()
     return hashlib.sha256(content).digest()
 
 
-def _without_docstrings(tree: ast.Module) -> ast.Module:
+def _without_prose(tree: ast.Module) -> ast.Module:
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             node.body = [part for part in node.body if not _is_text(part)] or [ast.Pass()]
+        elif isinstance(node, ast.Call):
+            node.keywords = [keyword for keyword in node.keywords if keyword.arg != "because"]
     return tree
 
 

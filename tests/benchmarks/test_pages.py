@@ -65,15 +65,16 @@ def test_the_recorded_command_is_shown_as_it_was_run(result: Result, tmp_path: P
 def test_only_changed_code_that_was_loaded_makes_a_result_stale(
     result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Comments and docstrings do not count, a changed line and a deleted module do."""
+    """Comments, docstrings and reasons of phases do not count, a changed line and a deleted module do."""
     (tmp_path / "part").mkdir()
     module = tmp_path / "part" / "module.py"
-    module.write_text("x = 1\n")
+    module.write_text('x = dict(y=1, because="it is quick")\n')
     monkeypatch.setattr(provenance, "_ROOT", tmp_path)
     sources = {"part": "module"}
     data = result.edit(sources=sources, sources_hash=provenance._digest(sources))
     assert not provenance.is_stale(data)
-    for text, changed in (('"""Say."""\nx = 1  # one\n', False), ("x = 2\n", True)):
+    said = '"""Say."""\nx = dict(y=1, because="0.9 of the time")  # one\n'
+    for text, changed in ((said, False), (said.replace("1", "2"), True)):
         module.write_text(text)
         provenance._hash_of_file.cache_clear()
         assert provenance.is_stale(data) == changed
