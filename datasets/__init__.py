@@ -13,53 +13,19 @@ if __name__ != "rlinit.datasets":
     raise ImportError("import this package as rlinit.datasets, not as datasets")
 
 if TYPE_CHECKING:
-    from rlinit.datasets.published import (
-        alwabp,
-        assembly_line,
-        dnn_partitioning,
-        flexible_job_shop,
-        gxl,
-        moirai,
-        pipedream,
-        piper,
-        stg,
-    )
-    from rlinit.datasets.random import randomly_wired, regal, synthetic
-    from rlinit.datasets.zoo import imagenet, llm
+    from rlinit.datasets.published import alwabp as alwabp
+    from rlinit.datasets.published import assembly_line as assembly_line
+    from rlinit.datasets.published import dnn_partitioning as dnn_partitioning
+    from rlinit.datasets.published import flexible_job_shop as flexible_job_shop
+    from rlinit.datasets.published import gxl as gxl
+    from rlinit.datasets.published import moirai as moirai
+    from rlinit.datasets.published import pipedream as pipedream
+    from rlinit.datasets.published import piper as piper
+    from rlinit.datasets.published import stg as stg
+    from rlinit.datasets.random import randomly_wired as randomly_wired
+    from rlinit.datasets.random import regal as regal
+    from rlinit.datasets.random import synthetic as synthetic
+    from rlinit.datasets.zoo import imagenet as imagenet
+    from rlinit.datasets.zoo import llm as llm
 
-__all__ = [
-    "alwabp",
-    "assembly_line",
-    "dnn_partitioning",
-    "flexible_job_shop",
-    "gxl",
-    "imagenet",
-    "llm",
-    "moirai",
-    "pipedream",
-    "piper",
-    "randomly_wired",
-    "regal",
-    "stg",
-    "synthetic",
-]
-
-__getattr__ = late_names(
-    __name__,
-    {
-        "alwabp": "rlinit.datasets.published.alwabp",
-        "assembly_line": "rlinit.datasets.published.assembly_line",
-        "dnn_partitioning": "rlinit.datasets.published.dnn_partitioning",
-        "flexible_job_shop": "rlinit.datasets.published.flexible_job_shop",
-        "gxl": "rlinit.datasets.published.gxl",
-        "imagenet": "rlinit.datasets.zoo.imagenet",
-        "llm": "rlinit.datasets.zoo.llm",
-        "moirai": "rlinit.datasets.published.moirai",
-        "pipedream": "rlinit.datasets.published.pipedream",
-        "piper": "rlinit.datasets.published.piper",
-        "randomly_wired": "rlinit.datasets.random.randomly_wired",
-        "regal": "rlinit.datasets.random.regal",
-        "stg": "rlinit.datasets.published.stg",
-        "synthetic": "rlinit.datasets.random.synthetic",
-    },
-)
+__getattr__, __all__ = late_names(__name__)

@@ -14,47 +14,21 @@ from typing import TYPE_CHECKING
 from rlinit.late import late_names
 
 if TYPE_CHECKING:
-    from rlinit.checker import verify
-    from rlinit.executors import run
-    from rlinit.graph import Graph
-    from rlinit.hardware import Device, Hardware
-    from rlinit.importers import load_graph
-    from rlinit.plan import Plan
-    from rlinit.solving.api import ProvenBound, bound, schedule
-    from rlinit.sweeping.runs import sweep
-
-__all__ = [
-    "Device",
-    "Graph",
-    "Hardware",
-    "Plan",
-    "ProvenBound",
-    "bound",
-    "load_graph",
-    "run",
-    "schedule",
-    "sweep",
-    "verify",
-]
+    from rlinit.checker import verify as verify
+    from rlinit.executors import run as run
+    from rlinit.graph import Graph as Graph
+    from rlinit.hardware import Device as Device
+    from rlinit.hardware import Hardware as Hardware
+    from rlinit.importers import load_graph as load_graph
+    from rlinit.plan import Plan as Plan
+    from rlinit.solving.api import ProvenBound as ProvenBound
+    from rlinit.solving.api import bound as bound
+    from rlinit.solving.api import schedule as schedule
+    from rlinit.sweeping.runs import sweep as sweep
 
 __version__ = "0.2.0"
 
-_HOME = {
-    "Device": "rlinit.hardware",
-    "Graph": "rlinit.graph",
-    "Hardware": "rlinit.hardware",
-    "Plan": "rlinit.plan",
-    "ProvenBound": "rlinit.solving.api",
-    "bound": "rlinit.solving.api",
-    "load_graph": "rlinit.importers",
-    "run": "rlinit.executors",
-    "schedule": "rlinit.solving.api",
-    "sweep": "rlinit.sweeping.runs",
-    "verify": "rlinit.checker",
-}
-
-
-__getattr__ = late_names(__name__, _HOME)
+__getattr__, __all__ = late_names(__name__)
 
 
 def __dir__() -> list[str]:

@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 
-def late_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package for names that live elsewhere.
+def late_names(package: str) -> tuple[Callable[[str], Any], list[str]]:
+    """Return the ``__getattr__`` and the ``__all__`` of a package whose ``if TYPE_CHECKING:`` imports what it has.
+
+    So a name and the module that has it stand in one line, which type checkers read as well.
 
     Parameters
     ----------
     package
-        Its own name.
-    homes
-        Name -> module that has it; the module of this name itself where the two end alike.
+        Its own name; what it has are modules below it, and names ``from module import name as name``.
     """
+    tree = ast.parse(Path(str(sys.modules[package].__file__)).read_bytes())
+    blocks = [block.body for block in tree.body if isinstance(block, ast.If)]
+    homes = {
+        alias.name: node.module or ""
+        for block in blocks
+        for node in block
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
 
     def find(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = importlib.import_module(homes[name])
-        value = module if homes[name].endswith(f".{name}") else getattr(module, name)
+        if homes[name] == package:
+            value: Any = importlib.import_module(f"{package}.{name}")
+        else:
+            value = getattr(__import__(homes[name], fromlist=[name]), name)
         setattr(sys.modules[package], name, value)
         return value
 
-    return find
+    return find, sorted(homes)

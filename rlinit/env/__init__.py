@@ -36,15 +36,7 @@ __all__ = [
 STAGES, PLACEMENT = "rlinit/StageScheduling-v0", "rlinit/Placement-v0"
 """The ids."""
 
-__getattr__ = late_names(
-    __name__,
-    {
-        "StageEnv": "rlinit.env.environments",
-        "PlacementEnv": "rlinit.env.environments",
-        "StageVectorEnv": "rlinit.env.vector_environments",
-        "PlacementVectorEnv": "rlinit.env.vector_environments",
-    },
-)
+__getattr__, _ = late_names(__name__)
 
 
 def _register() -> None:

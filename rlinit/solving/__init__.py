@@ -14,4 +14,4 @@ if TYPE_CHECKING:
 
 __all__ = ["activations", "api", "groups", "phases", "placements", "splits", "stages"]
 
-__getattr__ = late_names(__name__, {name: f"{__name__}.{name}" for name in __all__})
+__getattr__, _ = late_names(__name__)
