@@ -62,7 +62,7 @@ def share_of(part: Part, degree: int, *, spread: bool = False) -> Share:
     degree
         Devices of the group.
     spread
-        Whether experts stay whole and are dealt out, where their number allows.
+        Whether experts stay whole and are divided among them, where their number allows.
     """
     if degree == 1:
         return Share(part)

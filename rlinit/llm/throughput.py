@@ -339,7 +339,7 @@ def _rules(costs: DeviceCosts, fleet: Fleet) -> dict[str, Spans]:
 
     All devices in the hardware's order, layers in proportion to memory (exo), bandwidth, or speed (Petals: what a
     device passes of one layer); the best machine alone; and as many replicas as serve most of a whole pipeline, in
-    proportion to memory, with devices dealt to them by memory.
+    proportion to memory, with devices shared out to them by memory.
     """
     at = {device.name: device for device in costs.hardware.devices}
     memory = [at[name].memory_bytes for name in fleet.devices]

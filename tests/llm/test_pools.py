@@ -130,7 +130,6 @@ def test_rates_that_are_kept_to_are_below_those_that_none_exceeds() -> None:
         index = [most.devices.index(name) for name in kept.devices]
         assert (kept.rates <= most.rates[index] * (1 + 1e-9)).all()
     best = max(pool_flows(costs, most, spans) for number, spans in enumerate(layouts(most)) if number % 3 == 0)
-    assert most.sizes is not None
     for factor in (0.2, 1.0, 7.0):
         sizes = most.sizes * np.where(np.arange(2 * LAYERS) < LAYERS, factor, 1.0)
         bound = coverage_bound(replace(most, sizes=sizes)).tokens_per_s

@@ -42,7 +42,7 @@ def fleet_of(seed: int, count: int = 3, scale: float = 1.0, *, by_first: bool = 
     ends += [(a, b) for a, b in product(names, names) if a != b]
     links = {pair: float(rng.choice([0.0, 3.0, 50.0], p=[0.1, 0.2, 0.7])) * scale for pair in ends}
     rates = np.array([kinds[int(rng.integers(2))] for _ in names])
-    sizes = rng.choice([1.0, 0.1, 7.0], LAYERS) if by_first else None
+    sizes = rng.choice([1.0, 0.1, 7.0], LAYERS) if by_first else np.ones(1)
     return Fleet(LAYERS, names, rates, links, partial=bool(rng.integers(2)), sizes=sizes)
 
 

@@ -122,13 +122,9 @@ def coverage_bound(fleet: Fleet, *, passes_s: float = 0.0) -> ServingBound:
         Seconds for classes of passes to prove what they can, where it is known how devices can be run; 0: none.
     """
     kinds = fleet.kinds()
-    rate = by_sizes(kinds, fleet.layer_sizes)
+    rate = by_sizes(kinds, fleet.sizes)
     found, passes = by_passes(fleet, kinds, rate, passes_s) if passes_s > 0 else (rate, {})
-    return ServingBound(found, {"passes": passes} if passes else _sizes(fleet))
-
-
-def _sizes(fleet: Fleet) -> dict[str, list[float]]:
-    return {} if fleet.sizes is None else {"sizes": fleet.sizes.tolist()}
+    return ServingBound(found, {"passes": passes} if passes else {"sizes": fleet.sizes.tolist()})
 
 
 def ways_of(kinds: Kinds, sizes: FloatArray) -> tuple[list[Ways], IntArray]:
@@ -202,7 +198,7 @@ def priced_bound(
     prices = np.full(len(counts), 1.0 / counts.sum())
     if highest <= 0:
         return ServingBound(0.0), prices
-    all_ways, _ = ways_of(kinds, fleet.layer_sizes)
+    all_ways, _ = ways_of(kinds, fleet.sizes)
     best, proving, rows = _STEPS, prices, []
     weights = [steps_of(ways.rates, highest / _STEPS, _STEPS) for ways in all_ways]
     for _ in range(_ROUNDS):
@@ -274,4 +270,5 @@ def _refined(
     if high == other.tokens_per_s:
         return other
     named = {fleet.devices[at]: float(p) for p, members in zip(prices, kinds.members, strict=True) for at in members}
-    return ServingBound(high, {"kind": "prices", "steps": _FINE_STEPS, "prices": named} | _sizes(fleet))
+    said = {"kind": "prices", "steps": _FINE_STEPS, "prices": named, "sizes": fleet.sizes.tolist()}
+    return ServingBound(high, said)

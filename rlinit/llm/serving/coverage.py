@@ -28,6 +28,7 @@ so far (Kelley's method, halfway between its best and its last point), and class
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -199,14 +200,12 @@ def largest_covered(options: list[Options], counts: IntArray, found: Multipliers
     margin, unused = found.margin(counts), np.empty(len(found.waits))
     if margin <= 0:
         return high
-    low, high = 0.0, min(high, float(counts @ [one.rates.max(initial=0.0) for one in options]))
-    for _ in range(_BISECTIONS):
-        flow = 0.5 * (low + high)
+
+    def covers(flow: float) -> bool:
         values = [best_option(one, found, kind, flow, unused)[0] for kind, one in enumerate(options)]
-        low, high = (flow, high) if counts @ values * (1 + ROUNDING) >= margin * flow else (low, flow)
-        if high - low <= ROUNDING * high:
-            break
-    return high * (1 + 4 * ROUNDING)
+        return bool(counts @ values * (1 + ROUNDING) >= margin * flow)
+
+    return _root(min(high, float(counts @ [one.rates.max(initial=0.0) for one in options])), covers)
 
 
 def by_sizes(kinds: Kinds, sizes: FloatArray) -> float:
@@ -220,11 +219,20 @@ def by_sizes(kinds: Kinds, sizes: FloatArray) -> float:
         (L,) of the layers.
     """
     held = span_sizes(sizes)
-    low, high = 0.0, float((kinds.counts * kinds.rates.max(axis=(1, 2))).sum())
+
+    def covers(flow: float) -> bool:
+        covered = kinds.counts @ (held * np.minimum(kinds.rates, flow)).max(axis=(1, 2))
+        return bool(covered * (1 + ROUNDING) >= sizes.sum() * flow)
+
+    return _root(float((kinds.counts * kinds.rates.max(axis=(1, 2))).sum()), covers)
+
+
+def _root(high: float, covers: Callable[[float], bool]) -> float:
+    """Return the most tokens a second that are covered, rounded up; more than `high` are not."""
+    low = 0.0
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
-        covered = float(kinds.counts @ (held * np.minimum(kinds.rates, middle)).max(axis=(1, 2)))
-        low, high = (middle, high) if covered * (1 + ROUNDING) >= sizes.sum() * middle else (low, middle)
+        low, high = (middle, high) if covers(middle) else (low, middle)
         if high - low <= ROUNDING * high:
             break
     return high * (1 + 4 * ROUNDING)
@@ -260,7 +268,7 @@ def balanced(fleet: Fleet, first: int) -> Fleet:
     kinds, ahead = fleet.kinds(), np.arange(fleet.layers) < first
 
     def scaled(power: float) -> FloatArray:
-        return fleet.layer_sizes * np.where(ahead, math.exp(power), 1.0)
+        return fleet.sizes * np.where(ahead, math.exp(power), 1.0)
 
     found = minimize_scalar(
         lambda power: by_sizes(kinds, scaled(power)), bounds=(-_FARTHEST, _FARTHEST), options={"xatol": _NEAR}

@@ -102,7 +102,7 @@ class Fleet:
     partial
         Whether a request may enter a device inside its span, at the layer behind the last one that was used.
     sizes
-        (L,) of the layers against each other, by which a device's price is shared out in bounds; None: all alike.
+        (L,) of the layers against each other, by which a device's price is shared out in bounds; fewer are repeated.
     seconds
         Of the shape of `rates`: how long a token is in the device; None: not known.
     delays
@@ -125,7 +125,7 @@ class Fleet:
     rates: FloatArray
     links: Mapping[tuple[str, str], float] = field(repr=False)
     partial: bool = False
-    sizes: FloatArray | None = field(default=None, repr=False)
+    sizes: FloatArray = field(default_factory=lambda: np.ones(1), repr=False)
     seconds: FloatArray | None = field(default=None, repr=False)
     delays: Mapping[tuple[str, str], float] = field(default_factory=dict, repr=False)
     caches: Mapping[str, Any] | None = field(default=None, repr=False)
@@ -144,6 +144,7 @@ class Fleet:
             if a in index and b in index:
                 between[index[a], index[b]] = rate
         object.__setattr__(self, "between", between)
+        object.__setattr__(self, "sizes", np.resize(self.sizes, self.layers))
         for name, table in zip(self.devices, self.rates, strict=True):
             rows = table if table.ndim == 2 else table[None]
             if not rows[:, 1:].any():
@@ -168,11 +169,6 @@ class Fleet:
         """
         table = self.rates[device]
         return float(table[end - start] if table.ndim == 1 else table[start, end - start])
-
-    @property
-    def layer_sizes(self) -> FloatArray:
-        """(L,) of the layers against each other."""
-        return np.ones(self.layers) if self.sizes is None else self.sizes
 
     def seconds_of(self, spans: Mapping[str, tuple[int, int]]) -> dict[str, float]:
         """Return how long a token is in each device of a layout.
@@ -325,7 +321,7 @@ class Fleet:
             before, after = (b, a) if ahead else (a, b)
             before, after = SOURCE if before == SINK else before, SINK if after == SOURCE else after
             links[before, after] = most if before == SOURCE else rate
-        sizes = None if self.sizes is None else self.sizes[:cut][::-1] if ahead else self.sizes[cut:]
+        sizes = self.sizes[:cut][::-1] if ahead else self.sizes[cut:]
         return Fleet(count, part.devices, rates[kept], links, sizes=sizes)
 
 
@@ -355,8 +351,9 @@ def load_fleet(source: str | Path | Mapping[str, Any]) -> Fleet:
         raise InvalidConfig(f"rates: {problem} is missing; expected layers, devices and links") from None
     if isinstance(layers, bool) or not isinstance(layers, int) or layers < 1:
         raise InvalidConfig(f"rates: layers is {layers!r}; expected a whole number >= 1")
-    rows = [_with_rates(row, rows) for row in rows]
-    by_first = any(isinstance(row, Mapping) and _BY_FIRST in row for row in rows)
+    named = {str(_field(row, "name")): row for row in reversed(rows)}
+    rows = [{**named.get(str(row.get("like", row["name"])), {}), **row} for row in rows]
+    by_first = any(_BY_FIRST in row for row in rows)
     rates = np.zeros((len(rows), layers, layers + 1) if by_first else (len(rows), layers + 1))
     for at, row in enumerate(rows):
         tables = _field(row, _BY_FIRST) if by_first else [_field(row, _BY_LAYERS)]
@@ -386,11 +383,3 @@ def _field(row: Any, name: str) -> Any:
     if not isinstance(row, Mapping) or name not in row:
         raise InvalidConfig(f"rates: {name!r} is missing in {row!s:.60}")
     return row[name]
-
-
-def _with_rates(row: Any, rows: list[Any]) -> Any:
-    """Return a row of the file with the rates of the device that it is like, if any."""
-    if not isinstance(row, Mapping) or "like" not in row:
-        return row
-    same = next((one for one in rows if isinstance(one, Mapping) and one.get("name") == row["like"]), {})
-    return {**same, **row}

@@ -121,7 +121,7 @@ class ServingPlan:
     spans
         Device -> (first layer, the one after its last); devices that are not used are not named.
     flow
-        (from, to) -> tokens a second on each link that is used; what a front end deals requests by.
+        (from, to) -> tokens a second on each link that is used; what a front end routes requests by.
     partial
         Whether devices are entered inside their spans, too.
     message
@@ -526,7 +526,7 @@ def _swept(fleet: Fleet, kinds: Kinds, prices: FloatArray, rate: float, width: i
     most = int(np.flatnonzero(weights.any(axis=(0, 1))).max(initial=0))
     if not most:
         return {}
-    all_ways, classes = ways_of(kinds, fleet.layer_sizes)
+    all_ways, classes = ways_of(kinds, fleet.sizes)
     covers = np.empty((len(prices), len(all_ways), _STEPS + 1))
     for m, row in enumerate(prices):
         for c, ways in enumerate(all_ways):

@@ -1,9 +1,9 @@
 """A beam search that lays spans from the first layer to the last, for a rate that is to be passed.
 
 A state is a front: the layer at which flow waits for devices, how much of it in which network, and the flow that
-devices behind the front pass until their spans end. One step puts a device there. Flow that ends at one layer is dealt
-anew to the devices that begin there; between networks no more goes than the links of those devices let through. Rates
-and flows are whole numbers of steps, rates rounded down.
+devices behind the front pass until their spans end. One step puts a device there. Flow that ends at one layer is
+divided anew among the devices that begin there; between networks no more goes than the links of those devices let
+through. Rates and flows are whole numbers of steps, rates rounded down.
 
 States are ranked by what the rest must cost: for prices of the kinds, each layer needs devices that pass what is
 missing there, which `least_covers` prices, and what is left of the devices is what there is to pay. A state whose rest
