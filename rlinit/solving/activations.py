@@ -31,7 +31,7 @@ from rlinit.solving.common.incumbent import Incumbent, Progress, for_stages
 from rlinit.solving.common.options import SolveOptions
 from rlinit.solving.phases import Form, Kind, Phase, Strategy, follow
 from rlinit.solving.plans import Request
-from rlinit.solving.splits import SPLIT_BOUNDING, SPLIT_METHODS, Chunks, SplitSearch
+from rlinit.solving.splits import SPLIT_BOUNDING, SPLIT_METHODS, SplitProblem, SplitSearch
 from rlinit.solving.stage_bounds import NOTHING_FITS
 from rlinit.solving.stage_phases import FEW_IDEALS, MOST_IDEALS, StageSearch
 from rlinit.solving.stages import CLOSING, METHODS, bounding_phases, checked_strategy, lowered_stages, stage_strategy
@@ -307,7 +307,7 @@ def training_form(request: Request) -> Form[RelaxedSearch]:
     incumbent = Incumbent(training, training_value, budget, options.gap, request.progress)
     value_of = partial(training_value, training)
     if rules.chunks > 1:
-        problem = Chunks(lowered.stages, graph, hardware, options)
+        problem = SplitProblem(lowered.stages, graph, hardware, options)
         split = SplitSearch(problem.incumbent(budget, options, None), options, problem, None)
         given = None if plan is None else problem.from_plan(plan)
         start = None if given is None else StageAssignment(given.stage, given.classes)

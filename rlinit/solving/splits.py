@@ -22,11 +22,12 @@ from rlinit.exact.stages.bounds.simple import simple_bound
 from rlinit.exact.stages.bounds.spectral import spectral_bound
 from rlinit.exact.stages.milp.loose import loose_program
 from rlinit.exact.stages.milp.pipeline import chunk_program
+from rlinit.exact.stages.milp.program import StageProgram
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.heuristics.stages import STAGE_HEURISTICS
 from rlinit.heuristics.stages.excess.annealing import default_moves
-from rlinit.heuristics.stages.excess.slots import anneal_chunks, anneal_loose, packed
+from rlinit.heuristics.stages.excess.slots import anneal_chunks, packed
 from rlinit.plan import Plan
 from rlinit.solving import stage_phases
 from rlinit.solving.common.incumbent import Incumbent, Progress, for_stages
@@ -35,8 +36,7 @@ from rlinit.solving.phases import Condition, Form, Kind, Phase, Strategy, follow
 from rlinit.solving.plans import Request
 from rlinit.solving.stage_phases import StageSearch, take_result
 from rlinit.stages.lowering import LoweredStages, lower_stages
-from rlinit.stages.plan_fields import stage_parts, stages_from_plan
-from rlinit.stages.problem import StageAssignment, StageProblem, StageResult, evaluate
+from rlinit.stages.problem import StageAssignment, StageProblem, evaluate
 from rlinit.stages.splits.chunks import (
     ChunkAssignment,
     ChunkedStages,
@@ -72,68 +72,28 @@ SPLIT_BOUNDS: Mapping[str, BoundOf] = {
 """Bounds by name, cheapest first: name -> call(problem, upper, budget). None supposes that devices hold convex sets."""
 
 
-class Loose:
-    """Devices that hold any ops.
+class SplitProblem:
+    """Devices that run several stages in the order of the data, or hold any ops.
 
-    The problem is a `StageProblem` whose assignments need not be monotone: stage j is the set of ops of device j, it
-    costs what a stage costs, and tensors may go to and fro. Classes are those of the devices, in the hardware's order.
+    Where a device holds any ops it runs one stage, the ops of device j, which costs what a stage costs: stages need not
+    be monotone, tensors may go to and fro, and classes are those of the devices, in the hardware's order.
+
+    Parameters
+    ----------
+    contiguous
+        The problem of one contiguous stage a device.
+    graph, hardware
+        What it was lowered from.
+    options
+        Chunks, and whether stages are contiguous.
     """
 
-    loose = True
-
-    def __init__(self, contiguous: LoweredStages, graph: Graph, hardware: Hardware) -> None:
-        self.contiguous, self.graph, self.hardware = contiguous, graph, hardware
-        self.lowered = lower_stages(graph, hardware, "pipeline", contiguous=False)
-        self.problem = self.base = self.lowered.problem
-        self.num_places = self.base.num_nodes * self.base.num_stages
-        self.solve = loose_program(self.problem).solve
-        self.improve = partial(anneal_loose, self.problem)
-
-    def incumbent(self, budget: Budget, options: SolveOptions, progress: Progress | None) -> Incumbent[Any, Any]:
-        """Return what is known at first.
-
-        Parameters
-        ----------
-        budget
-            When to stop.
-        options
-            What was asked for.
-        progress
-            Called with each entry of the history, or None.
-        """
-        return for_stages(self.problem, budget, options.gap, progress, monotone=False)
-
-    def from_plan(self, plan: Plan) -> StageAssignment:
-        """Return the assignment of a plan to refine."""
-        return stages_from_plan(plan, self.lowered, self.graph, self.hardware, contiguous=False)
-
-    def from_contiguous(self, assignment: StageAssignment) -> StageAssignment:
-        """Return a contiguous assignment as one of this problem."""
-        # Contiguous nodes hold what lies between colocated ops as well.
-        _, first = np.unique(self.lowered.node_of_op, return_index=True)
-        return StageAssignment(assignment.stage[self.contiguous.node_of_op[first]], assignment.classes)
-
-    def simple_start(self) -> StageAssignment | None:
-        """Return ops packed onto devices, the largest first."""
-        return packed(self.problem)
-
-    def parts(self, assignment: StageAssignment | None) -> dict[str, Any]:
-        """Return the fields of a plan."""
-        return stage_parts(assignment, self.problem, self.lowered, self.graph, self.hardware)
-
-
-class Chunks:
-    """Devices that run several stages in the order of the data."""
-
-    loose = False
-
     def __init__(self, contiguous: LoweredStages, graph: Graph, hardware: Hardware, options: SolveOptions) -> None:
-        self.contiguous, self.graph, self.hardware = contiguous, graph, hardware
-        self.lowered, self.base = contiguous, contiguous.problem
+        self.contiguous, self.graph, self.hardware, self.loose = contiguous, graph, hardware, not options.contiguous
+        self.lowered = lower_stages(graph, hardware, "pipeline", contiguous=False) if self.loose else contiguous
+        self.base = self.lowered.problem
         self.problem = ChunkedStages(self.base, options.chunks, options.chunk_order)
         self.num_places = self.base.num_nodes * self.problem.num_stages
-        self.solve = chunk_program(self.problem).solve
-        self.improve = partial(anneal_chunks, self.problem)
 
     def incumbent(self, budget: Budget, options: SolveOptions, progress: Progress | None) -> Incumbent[Any, Any]:
         """Return what is known at first.
@@ -150,17 +110,28 @@ class Chunks:
         quantum = value_quantum(self.base)
         return Incumbent(self.problem, chunk_value, budget, options.gap, progress, quantum=quantum)
 
+    def program(self) -> StageProgram[ChunkAssignment]:
+        """Return the exact program."""
+        return loose_program(self.problem) if self.loose else chunk_program(self.problem)
+
     def from_plan(self, plan: Plan) -> ChunkAssignment:
         """Return the assignment of a plan to refine."""
-        return chunks_from_plan(plan, self.problem, self.lowered, self.graph, self.hardware)
+        contiguous = not self.loose
+        return chunks_from_plan(plan, self.problem, self.lowered, self.graph, self.hardware, contiguous=contiguous)
 
     def from_contiguous(self, assignment: StageAssignment) -> ChunkAssignment:
         """Return a contiguous assignment as one of this problem."""
-        return from_contiguous(self.problem, assignment)
+        # Contiguous nodes hold what lies between colocated ops as well.
+        _, first = np.unique(self.lowered.node_of_op, return_index=True)
+        stage = assignment.stage[self.contiguous.node_of_op[first]]
+        return from_contiguous(self.problem, StageAssignment(stage, assignment.classes))
 
-    def simple_start(self) -> ChunkAssignment:
-        """Return the natural order cut into chunks of equal work."""
+    def simple_start(self) -> ChunkAssignment | None:
+        """Return ops packed onto devices, the largest first, or the natural order cut into chunks of equal work."""
         base, problem = self.base, self.problem
+        if self.loose:
+            found = packed(base)
+            return None if found is None else from_contiguous(problem, found)
         work = np.where(np.isfinite(base.work_s), base.work_s, np.inf).min(axis=0)
         stage = cut_order(base.order, work, np.ones(problem.num_stages))
         return ChunkAssignment(stage, problem.interleaved_slots, base.stage_class)
@@ -192,7 +163,7 @@ class SplitSearch:
 
     incumbent: Incumbent[Any, Any]
     options: SolveOptions
-    form: Loose | Chunks
+    form: SplitProblem
     start: Any
     origin: str = "none"
     baselines: list[Baseline[Any]] = field(default_factory=list)
@@ -229,12 +200,14 @@ def _anneal(search: SplitSearch) -> None:
         return
     moves = UNLIMITED if options.timed else default_moves(search.form.base.num_nodes)
     with incumbent.in_phase("anneal"):
-        search.form.improve(
+        anneal_chunks(
+            search.form.problem,
             incumbent.assignment,
             seed=options.seed,
             moves=moves,
             lower=incumbent.bounds[0] if incumbent.bounds else 0.0,
             budget=incumbent.budget,
+            monotone=not search.form.loose,
             on_solution=lambda found: incumbent.offer(found, "anneal"),
         )
 
@@ -262,7 +235,7 @@ def _program(search: SplitSearch) -> None:
         incumbent.note = f"the program on SCIP was left out: more than {_MOST_PLACES:,} ops times stages"
         return
     with incumbent.in_phase("milp"):
-        result: StageResult[Any] = search.form.solve(
+        result = search.form.program().solve(
             budget=incumbent.budget,
             start=incumbent.assignment,
             lower=incumbent.bounds[0] if incumbent.bounds else 0.0,
@@ -322,19 +295,6 @@ SPLIT_BOUNDING: Mapping[str, Strategy[SplitSearch]] = {
 """Phases of each bound by name."""
 
 
-def split_problem(request: Request) -> Loose | Chunks:
-    """Return the problem as arrays.
-
-    Parameters
-    ----------
-    request
-        What is asked for.
-    """
-    graph, hardware, options = request.graph, request.hardware, request.options
-    contiguous = lower_stages(graph, hardware, "pipeline")
-    return Chunks(contiguous, graph, hardware, options) if options.contiguous else Loose(contiguous, graph, hardware)
-
-
 def split_form(request: Request) -> Form[SplitSearch]:
     """Return pipelines with several chunks a device, or with loose ops, as the driver takes them.
 
@@ -343,7 +303,8 @@ def split_form(request: Request) -> Form[SplitSearch]:
     request
         What is asked for.
     """
-    options, plan, problem = request.options, request.plan, split_problem(request)
+    graph, hardware, options, plan = request.graph, request.hardware, request.options, request.plan
+    problem = SplitProblem(lower_stages(graph, hardware, "pipeline"), graph, hardware, options)
     incumbent = problem.incumbent(request.budget, options, request.progress)
     start = None if plan is None or problem.lowered.infeasible else problem.from_plan(plan)
     return Form(

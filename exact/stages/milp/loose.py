@@ -21,7 +21,8 @@ from rlinit.budget import Budget
 from rlinit.exact.solvers.linear_model import Affine, LinearModel, power_of_two_unit
 from rlinit.exact.stages.milp.program import StageProgram
 from rlinit.exact.stages.milp.scaled_costs import ScaledCosts
-from rlinit.stages.problem import StageAssignment, StageProblem, evaluate, whole_cost
+from rlinit.stages.problem import StageAssignment, whole_cost
+from rlinit.stages.splits.chunks import ChunkAssignment, ChunkedStages, chunk_value, from_contiguous
 
 _ORDERED = 3
 """Nodes for each device by which equal devices are told apart; each adds a row as long as its place."""
@@ -32,8 +33,8 @@ class LooseModel:
 
     Parameters
     ----------
-    problem
-        A `pipeline` problem; nodes may read each other in circles.
+    chunked
+        A `pipeline` problem with one stage a device; nodes may read each other in circles.
     costs
         Costs in the program's unit; exact for assignments of at most `upper`.
     lower, upper
@@ -43,9 +44,10 @@ class LooseModel:
     """
 
     def __init__(
-        self, problem: StageProblem, costs: ScaledCosts, *, lower: float, upper: float, budget: Budget | None = None
+        self, chunked: ChunkedStages, costs: ScaledCosts, *, lower: float, upper: float, budget: Budget | None = None
     ) -> None:
-        self.problem, self.costs, self.unit = problem, costs, costs.unit
+        self.chunked, self.costs, self.unit = chunked, costs, costs.unit
+        self.problem = problem = chunked.problem
         self.linear = LinearModel(budget=budget)
         work = np.where(np.isfinite(problem.work_s), problem.work_s, 0.0).max(axis=0)
         self.sequence: IntArray = np.argsort(-work, kind="stable")
@@ -133,12 +135,12 @@ class LooseModel:
             load.add(Affine({linear.max_of(0.0, float(overflow.sum()), [over]): 1.0}))
         return load
 
-    def encode(self, assignment: StageAssignment) -> FloatArray:
+    def encode(self, assignment: ChunkAssignment) -> FloatArray:
         """Return the point (num_variables,) of an assignment, its equal devices numbered as the rows say."""
         place = inverse_of(self.sequence)
         device = np.empty(self.problem.num_stages, np.int64)
         for c, members in enumerate(self._classes()):
-            stages = np.flatnonzero(assignment.classes == c).tolist()
+            stages = np.flatnonzero(assignment.stages.classes == c).tolist()
             stages.sort(key=lambda j: int(place[assignment.stage == j].min(initial=self.problem.num_nodes)))
             device[stages] = members
         point = np.zeros(self.linear.num_variables)
@@ -146,19 +148,20 @@ class LooseModel:
             point[handle] = device[assignment.stage[v]] == d
         return self.linear.complete(point)
 
-    def decode(self, point: FloatArray) -> StageAssignment:
+    def decode(self, point: FloatArray) -> ChunkAssignment:
         """Return the assignment of a point that satisfies the program up to SCIP's tolerance."""
         stage = np.zeros(self.problem.num_nodes, np.int64)
         for (v, d), handle in self.x.items():
             if point[handle] > 0.5:
                 stage[v] = d
-        return StageAssignment(stage, self.problem.stage_class)
+        return from_contiguous(self.chunked, StageAssignment(stage, self.problem.stage_class))
 
 
-def loose_program(problem: StageProblem) -> StageProgram[StageAssignment]:
-    """Return the program over all assignments of nodes to devices of a `pipeline` problem."""
+def loose_program(chunked: ChunkedStages) -> StageProgram[ChunkAssignment]:
+    """Return the program over all assignments of nodes to devices of a `pipeline` problem with one stage a device."""
+    problem = chunked.problem
 
     def write(lower: float, upper: float, budget: Budget) -> LooseModel:
-        return LooseModel(problem, ScaledCosts.of(problem, upper), lower=lower, upper=upper, budget=budget)
+        return LooseModel(chunked, ScaledCosts.of(problem, upper), lower=lower, upper=upper, budget=budget)
 
-    return StageProgram(write, lambda assignment: evaluate(problem, assignment)[0], whole_cost(problem))
+    return StageProgram(write, lambda assignment: chunk_value(chunked, assignment)[0], whole_cost(problem))

@@ -83,7 +83,7 @@ class ChunkedStages:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkAssignment:
-    """`stage` (n,) of each node, monotone; `slot` (K,) of each stage; `classes` (k,) of each slot's device."""
+    """`stage` (n,) of each node, `slot` (K,) of each stage, `classes` (k,) of each slot's device."""
 
     stage: IntArray
     slot: IntArray
@@ -150,6 +150,8 @@ def chunk_parts(
     if assignment is None:
         return {}
     base = problem.problem
+    if problem.chunks == 1:
+        return stage_parts(assignment.stages, base, lowered, graph, hardware)
     unrolled = replace(lowered, problem=problem.unrolled, class_devices=_repeated(lowered, problem.chunks))
     parts = stage_parts(assignment.stages, unrolled.problem, unrolled, graph, hardware)
     devices = lowered.devices_of(StageAssignment(assignment.stage, assignment.classes))
@@ -175,7 +177,13 @@ def _repeated(lowered: LoweredStages, times: int) -> tuple[tuple[int, ...], ...]
 
 
 def chunks_from_plan(
-    plan: Plan, problem: ChunkedStages, lowered: LoweredStages, graph: Graph, hardware: Hardware
+    plan: Plan,
+    problem: ChunkedStages,
+    lowered: LoweredStages,
+    graph: Graph,
+    hardware: Hardware,
+    *,
+    contiguous: bool = True,
 ) -> ChunkAssignment:
     """Return the assignment of a plan handed in to be refined: one with as many chunks, or with one stage a device.
 
@@ -187,6 +195,8 @@ def chunks_from_plan(
         The problem of this call, and where it comes from.
     graph, hardware
         The model and the devices.
+    contiguous
+        Refuse a plan whose stages are not in the order of the data.
 
     Raises
     ------
@@ -194,7 +204,7 @@ def chunks_from_plan(
         It is for another graph, devices or number of chunks, is not contiguous, or has no stages.
     """
     if plan.chunks == 1:
-        return from_contiguous(problem, stages_from_plan(plan, lowered, graph, hardware))
+        return from_contiguous(problem, stages_from_plan(plan, lowered, graph, hardware, contiguous=contiguous))
     if plan.chunks != problem.chunks or (problem.order == "interleaved" and plan.chunk_order == "free"):
         raise InvalidPlan(
             f"the plan to refine has {plan.chunks} chunks in {plan.chunk_order} order; "

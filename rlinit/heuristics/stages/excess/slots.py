@@ -13,48 +13,7 @@ from rlinit.hardware import CAPACITY_SLACK
 from rlinit.heuristics.stages.excess.annealing import SlotAnnealing, effort_of
 from rlinit.heuristics.stages.filling.threshold_search import ThresholdSearch
 from rlinit.stages.problem import StageAssignment, StageProblem, average_work, whole_cost
-from rlinit.stages.splits.chunks import ChunkAssignment, ChunkedStages, chunk_value, from_contiguous
-
-
-def anneal_loose(
-    problem: StageProblem,
-    start: StageAssignment,
-    *,
-    seed: int,
-    moves: int,
-    lower: float = 0.0,
-    budget: Budget | None = None,
-    on_solution: Callable[[StageAssignment], object] | None = None,
-) -> StageAssignment:
-    """Return the best assignment that annealing of ops on any device leads to; never worse than `start`.
-
-    Parameters
-    ----------
-    problem, start
-        The problem, and any assignment of it.
-    seed
-        Seed of the moves.
-    moves
-        Moves to try.
-    lower
-        A bottleneck that none is below.
-    budget
-        When to stop.
-    on_solution
-        Called with each better assignment.
-    """
-    chunked = ChunkedStages(problem, 1)
-    found = anneal_chunks(
-        chunked,
-        from_contiguous(chunked, start),
-        seed=seed,
-        moves=moves,
-        lower=lower,
-        budget=budget,
-        monotone=False,
-        on_solution=None if on_solution is None else lambda one: on_solution(one.stages),
-    )
-    return found.stages
+from rlinit.stages.splits.chunks import ChunkAssignment, ChunkedStages, chunk_value
 
 
 def anneal_chunks(
@@ -73,7 +32,7 @@ def anneal_chunks(
     Parameters
     ----------
     problem, start
-        The problem, and a monotone assignment of it.
+        The problem, and an assignment of it, monotone where stages are.
     seed
         Seed of the moves.
     moves
