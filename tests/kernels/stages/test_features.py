@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from rlinit.agent.stages.features import featurise, slice_orders
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.stages import features as kernels
+from rlinit.kernels.stages.arrays import Precedence
 from rlinit.stages.batch import StageBatch
 from rlinit.stages.problem import StageProblem
 from tests.exact.stages.cases import small_problems
@@ -40,6 +41,7 @@ def test_paths_and_chains(problem: StageProblem) -> None:
     longest, _ = kernels._longest_paths.py_func(order, load, problem.pred_indptr, problem.pred)
     _, edges = kernels._longest_paths.py_func(order[::-1], load, problem.succ_indptr, problem.succ)
     chains = kernels._chains.py_func(order, load, problem.pred_indptr, problem.pred, problem.succ_indptr)
+    chains = np.column_stack(chains)
     for v in range(problem.num_nodes):
         before = paths_from(problem.pred_indptr, problem.pred, v)
         assert longest[v] == near(max(load[path].sum() for path in before))
@@ -48,22 +50,33 @@ def test_paths_and_chains(problem: StageProblem) -> None:
         assert chains[v].tolist() == near([load[chain].sum(), len(chain)])
 
 
+def joined(batch: StageBatch, ends: IntArray) -> kernels._Joined:
+    """Return a graph as features look at it, its natural order in stages that end at `ends`."""
+    near_nodes = Precedence(batch.succ_indptr, batch.succ, batch.pred_indptr, batch.pred)
+    return kernels._Joined(batch.natural, ends, batch.slice_arrays, near_nodes)
+
+
+def on_one_stage(batch: StageBatch) -> kernels._Joined:
+    """Return a graph of which the first stage holds everything."""
+    return joined(batch, np.full(int(batch.num_stages[0]), batch.num_nodes))
+
+
 @settings(max_examples=60, deadline=None)
 @given(problem=small_problems())
 def test_what_a_cut_moves(problem: StageProblem) -> None:
     """A cut moves the tensors made before it and read after it."""
-    position = np.argsort(problem.order)
-    in_s, out_s = problem.in_s[0], problem.out_s[0]
-    arrays = (problem.tensor_src, problem.tensor_indptr, problem.tensor_dst)
-    live, moved = kernels._crossing_s.py_func(position, in_s, out_s, *arrays)
-    assert moved == near((in_s + out_s).sum())
-    for place in range(problem.num_nodes + 1):
-        crossing = 0.0
-        for t in range(problem.num_tensors):
-            readers = problem.tensor_dst[problem.tensor_indptr[t] : problem.tensor_indptr[t + 1]]
-            if position[problem.tensor_src[t]] < place <= position[readers].max(initial=-1):
-                crossing += in_s[t] + out_s[t]
-        assert live[place] == pytest.approx(crossing, rel=1e-9, abs=1e-12 * moved)
+    batch, position = StageBatch.of_problem(problem), np.argsort(problem.order)
+    one = on_one_stage(batch)
+    before, after = one.live_s()
+    assert one.moved.tolist() == near([(batch.in_s + batch.out_s).sum()])
+    for v, at in enumerate(position.tolist()):
+        for place, live in ((at, before[v]), (at + 1, after[v])):
+            crossing = 0.0
+            for t in range(problem.num_tensors):
+                readers = problem.tensor_dst[problem.tensor_indptr[t] : problem.tensor_indptr[t + 1]]
+                if position[problem.tensor_src[t]] < place <= position[readers].max(initial=-1):
+                    crossing += batch.in_s[t] + batch.out_s[t]
+            assert live == pytest.approx(crossing, rel=1e-9, abs=1e-12 * one.moved[0])
 
 
 @settings(max_examples=60, deadline=None)
@@ -72,8 +85,7 @@ def test_neighbours_and_ready_nodes(problem: StageProblem) -> None:
     """Distances to the nearest neighbours in the order, and the nodes all of whose producers stand before a place."""
     order, n = problem.order, problem.num_nodes
     position, rows = np.argsort(order), np.full((n, kernels.NUM_STAGE_FEATURES), np.nan)
-    arrays = (problem.pred_indptr, problem.pred, problem.succ_indptr, problem.succ)
-    kernels._fill_neighbours.py_func(order, position, *arrays, rows)
+    kernels._fill_places(on_one_stage(StageBatch.of_problem(problem)), np.ones(n), np.ones(n), rows)
     pred = [problem.pred[problem.pred_indptr[v] : problem.pred_indptr[v + 1]] for v in range(n)]
     succ = [problem.succ[problem.succ_indptr[v] : problem.succ_indptr[v + 1]] for v in range(n)]
     for i, v in enumerate(order):
@@ -125,14 +137,9 @@ def test_features_of_joined_problems(problem: StageProblem) -> None:
     assert np.isfinite(rows).all()
     if not np.isfinite(values[0, 0]) or batch.load.sum() <= 0.0:
         return
-    stage, first = kernels._stages_of_order.py_func(batch.natural, ends[0])
-    assert first.tolist() == [0, *ends[0][:-1]]
-    tensors = (batch.tensor_src, batch.tensor_indptr, batch.tensor_dst)
-    sizes = (batch.num_nodes, int(batch.num_stages[0]))
-    limits = (batch.cache[0], batch.overflow[0])
-    cost = kernels._stage_costs.py_func(
-        *sizes, stage, batch.load, batch.param, *limits, batch.in_s, batch.out_s, *tensors
-    )
+    one = joined(batch, ends[0])
+    stage, cost = one.stage, one.cost
+    assert one.first.tolist() == [0, *ends[0][:-1]]
     assert cost.max() == near(values[0, 0])
     for column, expected in whole_features(batch, cost, stage).items():
         assert rows[:, column].tolist() == near(expected.tolist()), column
