@@ -35,24 +35,6 @@ _CHUNK = 10_000_000
 """Pairs of ideals between looks at the budget: some 50 ms of compiled work."""
 
 
-def new_labels(num_states: int, num_ideals: int) -> tuple[FloatArray, NDArray[np.int32], NDArray[np.int8]]:
-    """Return room for a label, the ideal before and the class of a stage, (num_states, num_ideals) each.
-
-    Parameters
-    ----------
-    num_states, num_ideals
-        How many.
-
-    Raises
-    ------
-    OutOfMemory
-        The memory that is left has no room for them.
-    """
-    shape = (num_states, num_ideals)
-    reserve(13 * num_states * num_ideals, f"{num_states * num_ideals:,} labels of ideals")
-    return np.empty(shape), np.empty(shape, np.int32), np.empty(shape, np.int8)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Bottleneck:
     """Outcome of a search.
@@ -76,7 +58,87 @@ class Bottleneck:
     classes: list[int]
 
 
-class BottleneckSearch:
+class ThresholdPasses:
+    """Passes over the ideals of a table under a threshold that grows, until one finds the smallest bottleneck.
+
+    Parameters
+    ----------
+    table
+        The ideals.
+    states
+        Which stages are filled.
+    budget
+        When to stop.
+    backwards
+        Whether stages are filled from the last one on: a label tells what is filled behind an ideal.
+    """
+
+    def __init__(self, table: IdealTable, states: StageStates, budget: Budget, *, backwards: bool = False) -> None:
+        self.table, self.states, self.budget, self.backwards = table, states, budget, backwards
+        self.work, self.exact = 0, True
+
+    def fill(self, threshold: float, label: FloatArray, back: NDArray[np.int32], back_class: NDArray[np.int8]) -> bool:
+        """Fill the labels of stages within the threshold; return False if the budget ended first.
+
+        Parameters
+        ----------
+        threshold
+            Most seconds of a stage.
+        label, back, back_class
+            (S, p) the least bottleneck of a state at an ideal, inf where none is known, where its last stage begins,
+            and the class of that; changed in place.
+        """
+        raise NotImplementedError
+
+    def passes(
+        self, lower: float, ceiling: float, upper: float, on_bound: Callable[[float], None] | None
+    ) -> Bottleneck:
+        """Return the smallest bottleneck of at most `ceiling`.
+
+        Parameters
+        ----------
+        lower
+            A known lower bound, 0 if there is none.
+        ceiling
+            The last threshold.
+        upper
+            What is proven where no bottleneck is below the ceiling.
+        on_bound
+            Told of each proven lower bound.
+
+        Raises
+        ------
+        OutOfMemory
+            The memory that is left has no room for the labels.
+        """
+        base = proven = min(lower, ceiling)
+        excess = FIRST_EXCESS * base if base > 0 else 2.0**-30 * ceiling
+        shape = (self.states.num_states, self.table.num_ideals)
+        reserve(13 * shape[0] * shape[1], f"{shape[0] * shape[1]:,} labels of ideals")
+        label, back, back_class = np.empty(shape), np.empty(shape, np.int32), np.empty(shape, np.int8)
+        last = shape[1] - 1
+        start, end = (last, 0) if self.backwards else (0, last)
+        while True:
+            threshold = ceiling if base + 1.5 * excess >= ceiling else base + excess
+            label.fill(np.inf)
+            label[0, start] = 0.0
+            if not self.fill(threshold, label, back, back_class):
+                return Bottleneck(None, proven, False, [], [])
+            state = int(np.argmin(label[:, end]))
+            if label[state, end] < np.inf:
+                value, (ends, classes) = float(label[state, end]), self.states.trace(state, end, back, back_class)
+                if self.backwards:  # where a stage ends is where the next begins
+                    ends, classes = [*ends[-2::-1], last], classes[::-1]
+                return Bottleneck(value, value, True, ends, classes)
+            if threshold >= ceiling:
+                return Bottleneck(None, upper, True, [], [])
+            proven = threshold
+            if on_bound is not None and self.exact:
+                on_bound(proven)
+            excess *= GROWTH
+
+
+class BottleneckSearch(ThresholdPasses):
     """Minimise the largest stage cost of a problem over ideals of it.
 
     Parameters
@@ -101,15 +163,11 @@ class BottleneckSearch:
         budget: Budget,
         order: ChainOrder | None = None,
     ) -> None:
-        self.problem = ideals.merged.problem
-        self.states = states
-        self.costs = costs
-        self.budget = budget
-        self.order = order
-        self.work = 0
+        self.problem, self.costs, self.order = ideals.merged.problem, costs, order
         self.cheapest = costs.work.min(axis=0)
         self.weight_of, self.unit = quantized(self.cheapest)
-        self.table = table = IdealTable.build(ideals, self.weight_of)
+        table = IdealTable.build(ideals, self.weight_of)
+        super().__init__(table, states, budget)
         self.across = across_sums(table, costs)
         # Where tensors cost nothing, no pair needs a look at them.
         free = not (costs.in_s.any() or costs.out_s.any())
@@ -151,40 +209,15 @@ class BottleneckSearch:
         simple = max(lower, float(self.cheapest.max()))
         if simple > upper:
             return Bottleneck(None, upper, True, [], [])
-        ceiling = min(upper, largest_cost(self.costs))
-        base = proven = min(simple, ceiling)
-        excess = FIRST_EXCESS * base if base > 0 else 2.0**-30 * ceiling
-        shape = (self.states.num_states, self.table.num_ideals)
-        label, back, back_class = new_labels(*shape)
-        while True:
-            threshold = ceiling if base + 1.5 * excess >= ceiling else base + excess
-            label.fill(np.inf)
-            label[0, 0] = 0.0
-            if self.order is not None:
-                self.order.mark(threshold * (1 + ROUNDING), self.table.sums, label)
-            call = self._extension(threshold, label, back, back_class)
-            through, met = run_in_chunks(call, shape[1], self.budget)
-            self.work += met
-            if not through:
-                return Bottleneck(None, proven, False, [], [])
-            state = int(np.argmin(label[:, -1]))
-            if label[state, -1] < np.inf:
-                value, traced = float(label[state, -1]), self.states.trace(state, shape[1] - 1, back, back_class)
-                return Bottleneck(value, value, True, *traced)
-            if threshold >= ceiling:
-                return Bottleneck(None, upper, True, [], [])
-            proven = threshold
-            if on_bound is not None:
-                on_bound(proven)
-            excess *= GROWTH
+        return self.passes(simple, min(upper, largest_cost(self.costs)), upper, on_bound)
 
-    def _extension(
-        self, threshold: float, label: FloatArray, back: NDArray[np.int32], back_class: NDArray[np.int8]
-    ) -> Callable[[int, int], tuple[int, int]]:
-        """Return the call of `run_in_chunks` that fills the labels of stages within the threshold."""
+    def fill(self, threshold: float, label: FloatArray, back: NDArray[np.int32], back_class: NDArray[np.int8]) -> bool:
+        """Fill the labels of stages within the threshold; return False if the budget ended first."""
         problem, table, states = self.problem, self.table, self.states
         limit = threshold * (1 + ROUNDING)
         costs = self.costs
+        if self.order is not None:
+            self.order.mark(limit, table.sums, label)
         reach = self.reach(limit)
         floor = self.weight_of.sum() - (states.left * reach).sum(axis=1)
 
@@ -193,7 +226,7 @@ class BottleneckSearch:
         links = map(np.ascontiguousarray, (costs.in_s, costs.out_s))  # for which kernels are compiled once
         rates = StageRates(problem.memory_bytes, problem.cache_bytes, costs.overflow, *links)
 
-        return partial(
+        call = partial(
             bottleneck_pass,
             limit,
             ordered=states.ordered,
@@ -205,6 +238,9 @@ class BottleneckSearch:
             back=back,
             back_class=back_class,
         )
+        through, met = run_in_chunks(call, table.num_ideals, self.budget)
+        self.work += met
+        return through
 
 
 def across_sums(table: IdealTable, costs: CostArrays) -> tuple[FloatArray, FloatArray]:

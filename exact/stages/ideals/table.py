@@ -16,7 +16,6 @@ from rlinit.budget import reserve
 from rlinit.exact.stages.ideals.enumeration import Ideals
 from rlinit.exact.stages.ideals.passes import Crossings
 from rlinit.kernels.compiled import njit
-from rlinit.stages.problem import StageProblem
 
 _BYTES = 100
 """Bytes of an ideal in the table, beside a bit of each node."""
@@ -82,12 +81,11 @@ class IdealTable:
         parent = np.append(np.int64(-1), rank[ideals.parent[order[1:]]])
         node = ideals.node[order]
         bit_of = inverse_of(problem.order)
-        consumer_bit = bit_of[problem.tensor_dst]
-        bits, first_open, cross_indptr, cross = _members(
-            parent, node, bit_of, problem.tensor_indptr, consumer_bit, *_node_tensors(problem)
-        )
+        consumers = problem.tensor_indptr, bit_of[problem.tensor_dst]
         source_bit = bit_of[problem.tensor_src]
-        crossings = Crossings(bits, first_open, cross_indptr, cross, source_bit, problem.tensor_indptr, consumer_bit)
+        bits, first_open = _members(parent, node, bit_of)
+        cut = crossing_links(parent, node, bits, source_bit, *consumers, bit_of)
+        crossings = Crossings(bits, first_open, *cut, source_bit, *consumers)
         return IdealTable(parent, node, total[order], crossings)
 
     @property
@@ -112,10 +110,6 @@ class IdealTable:
                 stage[self.node[at]] = j
                 at = int(self.parent[at])
         return stage
-
-
-def _node_tensors(problem: StageProblem) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    return problem.in_indptr, problem.in_tensor, problem.out_indptr, problem.out_tensor
 
 
 @njit(cache=True, nogil=True)
@@ -156,55 +150,82 @@ def segment_sums(indptr: IntArray, indices: NodeArray, weight: FloatArray) -> Fl
 
 
 @njit(cache=True, nogil=True)
-def _members(
-    parent: IntArray,
-    node: IntArray,
-    bit_of: IntArray,
-    consumer_indptr: IntArray,
-    consumer_bit: IntArray,
-    in_indptr: IntArray,
-    in_tensor: IntArray,
-    out_indptr: IntArray,
-    out_tensor: IntArray,
-) -> tuple[WordArray, IntArray, IntArray, NodeArray]:
-    """Return (bits, first_open, cross_indptr, cross), each ideal's from its parent's."""
-    p, n = len(parent), len(bit_of)
-    words = (n + 63) // 64
-    one = np.uint64(1)
-    bits = np.zeros((p, words), np.uint64)
-    first_open = np.zeros(p, np.int64)
-    cross_indptr = np.zeros(p + 1, np.int64)
-    cross = np.empty(4 * p + 64, np.int32)
-    spent = np.full(len(consumer_indptr), -1, np.int64)
-    size = 0
+def _members(parent: IntArray, node: IntArray, bit_of: IntArray) -> tuple[WordArray, IntArray]:
+    """Return (bits, first_open), each ideal's from its parent's."""
+    p, words = len(parent), (len(bit_of) + 63) // 64
+    bits, first_open = np.zeros((p, words), np.uint64), np.zeros(p, np.int64)
     for i in range(1, p):
-        before, v = parent[i], node[i]
-        for w in range(words):
-            bits[i, w] = bits[before, w]
-        bits[i, bit_of[v] >> 6] |= one << np.uint64(bit_of[v] & 63)
-        w = first_open[before]
+        bit, w = bit_of[node[i]], first_open[parent[i]]
+        for x in range(words):
+            bits[i, x] = bits[parent[i], x]
+        bits[i, bit >> 6] |= np.uint64(1) << np.uint64(bit & 63)
         while w < words and bits[i, w] == ~np.uint64(0):
             w += 1
         first_open[i] = w
-        for q in range(in_indptr[v], in_indptr[v + 1]):
-            t = in_tensor[q]
-            done = True
-            for r in range(consumer_indptr[t], consumer_indptr[t + 1]):
-                u = consumer_bit[r]
-                if (bits[i, u >> 6] >> np.uint64(u & 63)) & one == 0:
-                    done = False
-                    break
-            if done:
-                spent[t] = i
-        most = cross_indptr[before + 1] - cross_indptr[before] + out_indptr[v + 1] - out_indptr[v]
-        if size + most > len(cross):
-            cross = np.concatenate((cross, np.empty(len(cross) + most, np.int32)))
-        for q in range(cross_indptr[before], cross_indptr[before + 1]):
-            if spent[cross[q]] != i:
-                cross[size] = cross[q]
+    return bits, first_open
+
+
+@njit(cache=True, nogil=True)
+def has_bit(row: WordArray, bit: int) -> bool:
+    """Return whether a set has a bit."""
+    found: bool = (row[bit >> 6] >> np.uint64(bit & 63)) & np.uint64(1) != 0
+    return found
+
+
+@njit(cache=True, nogil=True)
+def crossing_links(
+    parent: IntArray, node: IntArray, bits: WordArray, src: IntArray, indptr: IntArray, dst: IntArray, bit_of: IntArray
+) -> tuple[IntArray, NodeArray]:
+    """Return (indptr, links) of the links that each ideal cuts: some of their ends are in it, others are not.
+
+    Parameters
+    ----------
+    parent, node
+        (p,) the ideal that each was made from, and the node added to it.
+    bits
+        (p, w) nodes of each ideal.
+    src, indptr, dst
+        Bits of each link's maker and, in CSR form, of its consumers.
+    bit_of
+        (n,) bit of each node.
+    """
+    p, num_links, n = len(parent), len(src), len(bit_of)
+    count = np.zeros(n + 1, np.int64)
+    for e in range(num_links):
+        count[src[e] + 1] += 1
+        for r in range(indptr[e], indptr[e + 1]):
+            count[dst[r] + 1] += 1
+    of_indptr = np.cumsum(count)
+    fill, of_bit = of_indptr.copy(), np.empty(of_indptr[-1], np.int64)
+    for e in range(num_links):
+        of_bit[fill[src[e]]] = e
+        fill[src[e]] += 1
+        for r in range(indptr[e], indptr[e + 1]):
+            of_bit[fill[dst[r]]] = e
+            fill[dst[r]] += 1
+    cut_indptr = np.zeros(p + 1, np.int64)
+    cut = np.empty(4 * p + 64, np.int32)
+    seen = np.full(num_links, -1, np.int64)
+    size = 0
+    for i in range(1, p):
+        before, b = parent[i], bit_of[node[i]]
+        most = cut_indptr[before + 1] - cut_indptr[before] + of_indptr[b + 1] - of_indptr[b]
+        if size + most > len(cut):
+            cut = np.concatenate((cut, np.empty(len(cut) + most, np.int32)))
+        for q in range(of_indptr[b], of_indptr[b + 1]):
+            e = of_bit[q]
+            if seen[e] == i:
+                continue
+            seen[e] = i
+            whole = has_bit(bits[i], src[e])
+            for r in range(indptr[e], indptr[e + 1]):
+                whole = whole and has_bit(bits[i], dst[r])
+            if not whole:
+                cut[size] = e
                 size += 1
-        for q in range(out_indptr[v], out_indptr[v + 1]):
-            cross[size] = out_tensor[q]
-            size += 1
-        cross_indptr[i + 1] = size
-    return bits, first_open, cross_indptr, cross[:size].copy()
+        for q in range(cut_indptr[before], cut_indptr[before + 1]):
+            if seen[cut[q]] != i:
+                cut[size] = cut[q]
+                size += 1
+        cut_indptr[i + 1] = size
+    return cut_indptr, cut[:size].copy()

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import ROUNDING, FloatArray, IntArray, WordArray, inverse_of
 from rlinit.budget import Budget
-from rlinit.exact.stages.ideals.bottleneck_search import FIRST_EXCESS, GROWTH, LABEL_CAP, Bottleneck, new_labels
+from rlinit.exact.stages.ideals.bottleneck_search import LABEL_CAP, Bottleneck, ThresholdPasses
 from rlinit.exact.stages.ideals.enumeration import Ideals, enumerate_ideals
 from rlinit.exact.stages.ideals.node_merging import MergedProblem
-from rlinit.exact.stages.ideals.table import IdealTable, quantized
+from rlinit.exact.stages.ideals.table import IdealTable, crossing_links, quantized
 from rlinit.exact.stages.ideals.training_pass import (
     BlockArrays,
     IdealArrays,
@@ -20,7 +20,6 @@ from rlinit.exact.stages.ideals.training_pass import (
     LinkArrays,
     MemoryArrays,
     StateArrays,
-    crossing_links,
     training_pass,
 )
 from rlinit.hardware import CAPACITY_SLACK
@@ -153,15 +152,15 @@ def _solve(
     return StageResult(assignment, value, (bound,), "optimal" if search.exact else "feasible", search.work)
 
 
-class _Search:
-    """Passes under a threshold that grows, as `BottleneckSearch`."""
+class _Search(ThresholdPasses):
+    """Passes from the last stage to the first."""
 
     def __init__(self, training: StageTraining, ideals: Ideals, states: StageStates, budget: Budget) -> None:
         problem = training.problem
-        self.training, self.states, self.budget = training, states, budget
-        self.work, self.exact = 0, True
+        self.training = training
         self.weight_of, self.unit = quantized(problem.work_s.min(axis=0))
-        self.table = table = IdealTable.build(ideals, self.weight_of)
+        table = IdealTable.build(ideals, self.weight_of)
+        super().__init__(table, states, budget, backwards=True)
         bit_of = inverse_of(problem.order)
         links, rules = training.links, training.rules
         src, dst = bit_of[links.src], bit_of[links.dst]
@@ -194,26 +193,8 @@ class _Search:
     def run(self, lower: float, upper: float, on_bound: Callable[[float], None] | None) -> Bottleneck:
         """Return the smallest bottleneck of at most `upper`; see `BottleneckSearch.run`."""
         problem = self.training.problem
-        ceiling = min(upper, self._everything())
-        base = proven = min(max(lower, float(problem.work_s.min(axis=0).max())), ceiling)
-        excess = FIRST_EXCESS * base if base > 0 else 2.0**-30 * ceiling
-        shape = (self.states.num_states, self.table.num_ideals)
-        label, back, back_class = new_labels(*shape)
-        while True:
-            threshold = ceiling if base + 1.5 * excess >= ceiling else base + excess
-            if not self._pass(threshold, label, back, back_class):
-                return Bottleneck(None, proven, False, [], [])
-            state = int(np.argmin(label[:, 0]))
-            if label[state, 0] < np.inf:
-                # Passes go from the last stage to the first: where one ends is where the next begins.
-                value, (ends, classes) = float(label[state, 0]), self.states.trace(state, 0, back, back_class)
-                return Bottleneck(value, value, True, [*ends[-2::-1], shape[1] - 1], classes[::-1])
-            if threshold >= ceiling:
-                return Bottleneck(None, upper, True, [], [])
-            proven = threshold
-            if on_bound is not None and self.exact:
-                on_bound(proven)
-            excess *= GROWTH
+        simple = max(lower, float(problem.work_s.min(axis=0).max()))
+        return self.passes(simple, min(upper, self._everything()), upper, on_bound)
 
     def _everything(self) -> float:
         """Return seconds that no stage exceeds."""
@@ -221,8 +202,8 @@ class _Search:
         again, links = problem.work_s + training.forward_s, training.links
         return largest_cost(problem.cost_arrays._replace(work=again, in_s=links.in_s, out_s=links.out_s))
 
-    def _pass(self, threshold: float, label: FloatArray, back: NDArray[np.int32], back_class: NDArray[np.int8]) -> bool:
-        """Fill the labels of stages within the threshold; False if the budget ended first."""
+    def fill(self, threshold: float, label: FloatArray, back: NDArray[np.int32], back_class: NDArray[np.int8]) -> bool:
+        """Fill the labels of stages within the threshold; return False if the budget ended first."""
         problem, table, states = self.training.problem, self.table, self.states
         limit = threshold * (1 + ROUNDING)
         bars = problem.work_s > limit
@@ -237,8 +218,6 @@ class _Search:
         reach = np.full(problem.num_classes, min(most, int(self.weight_of.sum())), np.int64)
         rest = (states.left * reach).sum(axis=1)
         arrays = StateArrays(states.step, self.filled, rest, self.in_flight, self.droppable)
-        label.fill(np.inf)
-        label[0, -1] = 0.0
         last, labels = table.num_ideals - 1, LabelArrays(label, back, back_class)
         while last > 0:
             if self.budget.expired:

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.arrays import FloatArray, IntArray, WordArray
+from rlinit.arrays import FloatArray, IntArray, NodeArray, WordArray
+from rlinit.exact.stages.ideals.table import has_bit
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.stages.recomputation import cheapest_blocks
 
@@ -37,7 +38,7 @@ class LinkArrays(NamedTuple):
     in_s: FloatArray
     out_s: FloatArray
     cut_indptr: IntArray
-    cut: IntArray
+    cut: NodeArray
 
 
 class MemoryArrays(NamedTuple):
@@ -90,71 +91,6 @@ class LabelArrays(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def crossing_links(
-    parent: IntArray, node: IntArray, bits: WordArray, src: IntArray, indptr: IntArray, dst: IntArray, bit_of: IntArray
-) -> tuple[IntArray, IntArray]:
-    """Return (indptr, links) of the links that each ideal cuts: some of their ends are in it, others are not.
-
-    Parameters
-    ----------
-    parent, node
-        (p,) the ideal that each was made from, and the node added to it.
-    bits
-        (p, w) nodes of each ideal.
-    src, indptr, dst
-        Bits of each link's maker and, in CSR form, of its consumers.
-    bit_of
-        (n,) bit of each node.
-    """
-    p, num_links, n = len(parent), len(src), len(bit_of)
-    count = np.zeros(n + 1, np.int64)
-    for e in range(num_links):
-        count[src[e] + 1] += 1
-        for r in range(indptr[e], indptr[e + 1]):
-            count[dst[r] + 1] += 1
-    of_indptr = np.cumsum(count)
-    fill, of_bit = of_indptr.copy(), np.empty(of_indptr[-1], np.int64)
-    for e in range(num_links):
-        of_bit[fill[src[e]]] = e
-        fill[src[e]] += 1
-        for r in range(indptr[e], indptr[e + 1]):
-            of_bit[fill[dst[r]]] = e
-            fill[dst[r]] += 1
-    cut_indptr = np.zeros(p + 1, np.int64)
-    cut = np.empty(4 * p + 64, np.int64)
-    seen = np.full(num_links, -1, np.int64)
-    size = 0
-    for i in range(1, p):
-        before, b = parent[i], bit_of[node[i]]
-        most = cut_indptr[before + 1] - cut_indptr[before] + of_indptr[b + 1] - of_indptr[b]
-        if size + most > len(cut):
-            cut = np.concatenate((cut, np.empty(len(cut) + most, np.int64)))
-        for q in range(of_indptr[b], of_indptr[b + 1]):
-            e = of_bit[q]
-            if seen[e] == i:
-                continue
-            seen[e] = i
-            whole = _has(bits[i], src[e])
-            for r in range(indptr[e], indptr[e + 1]):
-                whole = whole and _has(bits[i], dst[r])
-            if not whole:
-                cut[size] = e
-                size += 1
-        for q in range(cut_indptr[before], cut_indptr[before + 1]):
-            if seen[cut[q]] != i:
-                cut[size] = cut[q]
-                size += 1
-        cut_indptr[i + 1] = size
-    return cut_indptr, cut[:size].copy()
-
-
-@njit(cache=True, nogil=True)
-def _has(row: WordArray, bit: int) -> bool:
-    found: bool = (row[bit >> 6] >> np.uint64(bit & 63)) & np.uint64(1) != 0
-    return found
-
-
-@njit(cache=True, nogil=True)
 def _within(inner: WordArray, outer: WordArray) -> bool:
     for w in range(len(inner)):
         if inner[w] & ~outer[w] != 0:
@@ -168,16 +104,11 @@ def _link_cost(
     j: int,
     c: int,
     bits: WordArray,
-    src: IntArray,
-    indptr: IntArray,
-    dst: IntArray,
-    in_s: FloatArray,
-    out_s: FloatArray,
-    cut_indptr: IntArray,
-    cut: IntArray,
+    links: LinkArrays,
     seen: IntArray,
 ) -> float:
     """Return the seconds of the links between the stage between two ideals and what is outside it."""
+    src, indptr, dst, in_s, out_s, cut_indptr, cut = links
     cost = 0.0
     for side in range(2):
         ideal = j if side == 0 else i
@@ -187,11 +118,11 @@ def _link_cost(
                 seen[e] = j
             elif seen[e] == j:
                 continue
-            if _has(bits[j], src[e]) and not _has(bits[i], src[e]):
+            if has_bit(bits[j], src[e]) and not has_bit(bits[i], src[e]):
                 cost += out_s[c, e]
                 continue
             for r in range(indptr[e], indptr[e + 1]):
-                if _has(bits[j], dst[r]) and not _has(bits[i], dst[r]):
+                if has_bit(bits[j], dst[r]) and not has_bit(bits[i], dst[r]):
                     cost += in_s[c, e]
                     break
     for q in range(cut_indptr[j], cut_indptr[j + 1]):
@@ -207,7 +138,7 @@ def _largest(before: WordArray, after: WordArray, of_bit: FloatArray) -> float:
         if after[w] & ~before[w] == 0:
             continue
         for b in range(64 * w, min(64 * w + 64, len(of_bit))):
-            if of_bit[b] > most and _has(after, b) and not _has(before, b):
+            if of_bit[b] > most and has_bit(after, b) and not has_bit(before, b):
                 most = of_bit[b]
     return most
 
@@ -278,7 +209,7 @@ def _stages_ending(
     every choice of blocks was exact.
     """
     weight, bits, work, ruled_out, params = ideals
-    src, indptr, dst, in_s, out_s, cut_indptr, cut = links
+    cut_indptr = links.cut_indptr
     state, made, crossing, width, room_of, cache, overflow, m = memory
     step, used, most_weight, in_flight, droppable = states
     label, back, back_class = labels
@@ -301,7 +232,7 @@ def _stages_ending(
         if cost > limit or state[j] - state[i] > room_of[c]:
             continue
         work_done += (cut_indptr[i + 1] - cut_indptr[i] + cut_indptr[j + 1] - cut_indptr[j]) // _WORDS
-        cost += _link_cost(i, j, c, bits, src, indptr, dst, in_s, out_s, cut_indptr, cut, seen)
+        cost += _link_cost(i, j, c, bits, links, seen)
         if cost > limit:
             continue
         fixed = state[j] - state[i] + (m + 1) * crossing[i] + m * crossing[j] + _largest(bits[i], bits[j], width)
