@@ -40,8 +40,9 @@ def test_paths_and_chains(problem: StageProblem) -> None:
     order, load = problem.order, np.where(np.isfinite(problem.work_s[0]), problem.work_s[0], 1.0)
     longest, _ = kernels._longest_paths.py_func(order, load, problem.pred_indptr, problem.pred)
     _, edges = kernels._longest_paths.py_func(order[::-1], load, problem.succ_indptr, problem.succ)
-    chains = kernels._chains.py_func(order, load, problem.pred_indptr, problem.pred, problem.succ_indptr)
-    chains = np.column_stack(chains)
+    chains = np.column_stack(
+        kernels._chains.py_func(order, load, problem.pred_indptr, problem.pred, problem.succ_indptr)
+    )
     for v in range(problem.num_nodes):
         before = paths_from(problem.pred_indptr, problem.pred, v)
         assert longest[v] == near(max(load[path].sum() for path in before))
