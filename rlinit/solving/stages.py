@@ -140,7 +140,7 @@ _AUTO: Strategy[StageSearch] = (
         stage_phases.full_program,
         0.4,
         (_PIPELINE, _SMALL),
-        "small sparse graphs, 10 s: the integral is 0.35 (0.19 to 0.62) of that without, six more of 14 are proven "
+        "small sparse graphs, 10 s: the integral is 0.44 (0.28 to 0.67) of that without, four more of 14 are proven "
         "(benchmarks.ledger --problem stages --families 'small sparse graphs' --seconds 10 --only 'full program')",
     ),
     Phase(
@@ -215,7 +215,7 @@ _AUTO: Strategy[StageSearch] = (
         stage_phases.full_program,
         0.5,
         (_PIPELINE, _FEW_ALIKE, _TIMED, _WIDE),
-        "InceptionV3 on three Edge TPUs is proven in 8 s, where bounds and annealing leave 19% "
+        "within 10 s gaps are 0.025 (0.001 to 0.499) of those without, three more of five are proven "
         "(benchmarks.ledger --problem stages --families 'few devices alike' --seconds 10 --only 'full program')",
     ),
     Phase(
@@ -239,8 +239,8 @@ _AUTO: Strategy[StageSearch] = (
         _bound("intervals"),
         0.8,
         (_PIPELINE, _ALIKE, _TRANSFERS),
-        "more intervals, below a better value; networks in pipelines, 10 s: the integral is 0.36 (0.21 to 0.70) of "
-        "that without, for one proof less of the three where they run "
+        "more intervals, below a better value; networks in pipelines, 10 s: the integral is 0.39 (0.25 to 0.70) of "
+        "that without "
         "(benchmarks.ledger --problem stages --families 'networks in pipelines' --seconds 10 --only 'bound intervals')",
     ),
     Phase(
