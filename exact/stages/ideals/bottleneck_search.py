@@ -7,6 +7,7 @@ fit the stages that are left.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -58,13 +59,15 @@ class Bottleneck:
     classes: list[int]
 
 
-class ThresholdPasses:
+class ThresholdPasses(ABC):
     """Passes over the ideals of a table under a threshold that grows, until one finds the smallest bottleneck.
 
     Parameters
     ----------
-    table
-        The ideals.
+    ideals
+        The ideals of a problem, merged, and that problem.
+    cheapest, most
+        (n,) the least seconds of each node, and seconds that no stage exceeds.
     states
         Which stages are filled.
     budget
@@ -73,12 +76,26 @@ class ThresholdPasses:
         Whether stages are filled from the last one on: a label tells what is filled behind an ideal.
     """
 
-    def __init__(self, table: IdealTable, states: StageStates, budget: Budget, *, backwards: bool = False) -> None:
-        self.table, self.states, self.budget, self.backwards = table, states, budget, backwards
-        self.work, self.exact = 0, True
+    def __init__(
+        self,
+        ideals: Ideals,
+        cheapest: FloatArray,
+        most: float,
+        states: StageStates,
+        budget: Budget,
+        *,
+        backwards: bool = False,
+    ) -> None:
+        self.cheapest, self.most, self.states, self.budget = cheapest, most, states, budget
+        self.backwards, self.work, self.exact = backwards, 0, True
+        self.weight_of, self.unit = quantized(cheapest)
+        self.table = IdealTable.build(ideals, self.weight_of)
 
-    def fill(self, threshold: float, label: FloatArray, back: NDArray[np.int32], back_class: NDArray[np.int8]) -> bool:
-        """Fill the labels of stages within the threshold; return False if the budget ended first.
+    @abstractmethod
+    def extension(
+        self, threshold: float, label: FloatArray, back: NDArray[np.int32], back_class: NDArray[np.int8]
+    ) -> Callable[[int, int], tuple[int, int]]:
+        """Return the call of `run_in_chunks` that fills the labels of stages within the threshold.
 
         Parameters
         ----------
@@ -88,21 +105,16 @@ class ThresholdPasses:
             (S, p) the least bottleneck of a state at an ideal, inf where none is known, where its last stage begins,
             and the class of that; changed in place.
         """
-        raise NotImplementedError
 
-    def passes(
-        self, lower: float, ceiling: float, upper: float, on_bound: Callable[[float], None] | None
-    ) -> Bottleneck:
-        """Return the smallest bottleneck of at most `ceiling`.
+    def run(self, lower: float, upper: float, on_bound: Callable[[float], None] | None) -> Bottleneck:
+        """Return the smallest bottleneck of at most `upper`.
 
         Parameters
         ----------
         lower
             A known lower bound, 0 if there is none.
-        ceiling
-            The last threshold.
         upper
-            What is proven where no bottleneck is below the ceiling.
+            The ceiling; it counts as reached within `ROUNDING`.
         on_bound
             Told of each proven lower bound.
 
@@ -111,7 +123,13 @@ class ThresholdPasses:
         OutOfMemory
             The memory that is left has no room for the labels.
         """
-        base = proven = min(lower, ceiling)
+        if not np.isfinite(self.cheapest).all():
+            return Bottleneck(None, np.inf, True, [], [])
+        simple = max(lower, float(self.cheapest.max()))
+        if simple > upper:
+            return Bottleneck(None, upper, True, [], [])
+        ceiling = min(upper, self.most)
+        base = proven = min(simple, ceiling)
         excess = FIRST_EXCESS * base if base > 0 else 2.0**-30 * ceiling
         shape = (self.states.num_states, self.table.num_ideals)
         reserve(13 * shape[0] * shape[1], f"{shape[0] * shape[1]:,} labels of ideals")
@@ -122,7 +140,9 @@ class ThresholdPasses:
             threshold = ceiling if base + 1.5 * excess >= ceiling else base + excess
             label.fill(np.inf)
             label[0, start] = 0.0
-            if not self.fill(threshold, label, back, back_class):
+            through, met = run_in_chunks(self.extension(threshold, label, back, back_class), shape[1], self.budget)
+            self.work += met
+            if not through:
                 return Bottleneck(None, proven, False, [], [])
             state = int(np.argmin(label[:, end]))
             if label[state, end] < np.inf:
@@ -163,15 +183,12 @@ class BottleneckSearch(ThresholdPasses):
         budget: Budget,
         order: ChainOrder | None = None,
     ) -> None:
+        super().__init__(ideals, costs.work.min(axis=0), largest_cost(costs), states, budget)
         self.problem, self.costs, self.order = ideals.merged.problem, costs, order
-        self.cheapest = costs.work.min(axis=0)
-        self.weight_of, self.unit = quantized(self.cheapest)
-        table = IdealTable.build(ideals, self.weight_of)
-        super().__init__(table, states, budget)
-        self.across = across_sums(table, costs)
+        self.across = across_sums(self.table, costs)
         # Where tensors cost nothing, no pair needs a look at them.
         free = not (costs.in_s.any() or costs.out_s.any())
-        crossings = table.crossings
+        crossings = self.table.crossings
         self.crossings = crossings._replace(cross_indptr=np.zeros_like(crossings.cross_indptr)) if free else crossings
 
     def reach(self, threshold: float) -> IntArray:
@@ -192,27 +209,10 @@ class BottleneckSearch(ThresholdPasses):
         ]
         return np.floor(np.array(most) * (1 + ROUNDING) / self.unit).astype(np.int64)
 
-    def run(self, lower: float, upper: float, on_bound: Callable[[float], None] | None) -> Bottleneck:
-        """Return the smallest bottleneck of at most `upper`.
-
-        Parameters
-        ----------
-        lower
-            A known lower bound, 0 if there is none.
-        upper
-            The ceiling; it counts as reached within `ROUNDING`.
-        on_bound
-            Told of each proven lower bound.
-        """
-        if not np.isfinite(self.cheapest).all():
-            return Bottleneck(None, np.inf, True, [], [])
-        simple = max(lower, float(self.cheapest.max()))
-        if simple > upper:
-            return Bottleneck(None, upper, True, [], [])
-        return self.passes(simple, min(upper, largest_cost(self.costs)), upper, on_bound)
-
-    def fill(self, threshold: float, label: FloatArray, back: NDArray[np.int32], back_class: NDArray[np.int8]) -> bool:
-        """Fill the labels of stages within the threshold; return False if the budget ended first."""
+    def extension(
+        self, threshold: float, label: FloatArray, back: NDArray[np.int32], back_class: NDArray[np.int8]
+    ) -> Callable[[int, int], tuple[int, int]]:
+        """Mark labels that nothing completes, and return the pass over all others; see `ThresholdPasses.extension`."""
         problem, table, states = self.problem, self.table, self.states
         limit = threshold * (1 + ROUNDING)
         costs = self.costs
@@ -226,7 +226,7 @@ class BottleneckSearch(ThresholdPasses):
         links = map(np.ascontiguousarray, (costs.in_s, costs.out_s))  # for which kernels are compiled once
         rates = StageRates(problem.memory_bytes, problem.cache_bytes, costs.overflow, *links)
 
-        call = partial(
+        return partial(
             bottleneck_pass,
             limit,
             ordered=states.ordered,
@@ -238,9 +238,6 @@ class BottleneckSearch(ThresholdPasses):
             back=back,
             back_class=back_class,
         )
-        through, met = run_in_chunks(call, table.num_ideals, self.budget)
-        self.work += met
-        return through
 
 
 def across_sums(table: IdealTable, costs: CostArrays) -> tuple[FloatArray, FloatArray]:

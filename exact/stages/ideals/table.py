@@ -167,7 +167,15 @@ def _members(parent: IntArray, node: IntArray, bit_of: IntArray) -> tuple[WordAr
 
 @njit(cache=True, nogil=True)
 def has_bit(row: WordArray, bit: int) -> bool:
-    """Return whether a set has a bit."""
+    """Return whether a set has a bit.
+
+    Parameters
+    ----------
+    row
+        (w,) the set, 64 bits a word.
+    bit
+        Number of the bit.
+    """
     found: bool = (row[bit >> 6] >> np.uint64(bit & 63)) & np.uint64(1) != 0
     return found
 

@@ -12,7 +12,7 @@ from rlinit.budget import Budget
 from rlinit.exact.stages.ideals.bottleneck_search import LABEL_CAP, Bottleneck, ThresholdPasses
 from rlinit.exact.stages.ideals.enumeration import Ideals, enumerate_ideals
 from rlinit.exact.stages.ideals.node_merging import MergedProblem
-from rlinit.exact.stages.ideals.table import IdealTable, crossing_links, quantized
+from rlinit.exact.stages.ideals.table import crossing_links
 from rlinit.exact.stages.ideals.training_pass import (
     BlockArrays,
     IdealArrays,
@@ -157,10 +157,12 @@ class _Search(ThresholdPasses):
 
     def __init__(self, training: StageTraining, ideals: Ideals, states: StageStates, budget: Budget) -> None:
         problem = training.problem
-        self.training = training
-        self.weight_of, self.unit = quantized(problem.work_s.min(axis=0))
-        table = IdealTable.build(ideals, self.weight_of)
-        super().__init__(table, states, budget, backwards=True)
+        again = problem.work_s + training.forward_s
+        most = largest_cost(
+            problem.cost_arrays._replace(work=again, in_s=training.links.in_s, out_s=training.links.out_s)
+        )
+        super().__init__(ideals, problem.work_s.min(axis=0), most, states, budget, backwards=True)
+        self.training, table = training, self.table
         bit_of = inverse_of(problem.order)
         links, rules = training.links, training.rules
         src, dst = bit_of[links.src], bit_of[links.dst]
@@ -190,20 +192,10 @@ class _Search(ThresholdPasses):
         self.in_flight = np.array(flying, np.float64)
         self.droppable = np.array([droppable(rules, f, r) for r, f in enumerate(flying)], np.float64)
 
-    def run(self, lower: float, upper: float, on_bound: Callable[[float], None] | None) -> Bottleneck:
-        """Return the smallest bottleneck of at most `upper`; see `BottleneckSearch.run`."""
-        problem = self.training.problem
-        simple = max(lower, float(problem.work_s.min(axis=0).max()))
-        return self.passes(simple, min(upper, self._everything()), upper, on_bound)
-
-    def _everything(self) -> float:
-        """Return seconds that no stage exceeds."""
-        training, problem = self.training, self.training.problem
-        again, links = problem.work_s + training.forward_s, training.links
-        return largest_cost(problem.cost_arrays._replace(work=again, in_s=links.in_s, out_s=links.out_s))
-
-    def fill(self, threshold: float, label: FloatArray, back: NDArray[np.int32], back_class: NDArray[np.int8]) -> bool:
-        """Fill the labels of stages within the threshold; return False if the budget ended first."""
+    def extension(
+        self, threshold: float, label: FloatArray, back: NDArray[np.int32], back_class: NDArray[np.int8]
+    ) -> Callable[[int, int], tuple[int, int]]:
+        """Return the pass from the last ideal to the first; see `ThresholdPasses.extension`."""
         problem, table, states = self.training.problem, self.table, self.states
         limit = threshold * (1 + ROUNDING)
         bars = problem.work_s > limit
@@ -219,15 +211,15 @@ class _Search(ThresholdPasses):
         rest = (states.left * reach).sum(axis=1)
         arrays = StateArrays(states.step, self.filled, rest, self.in_flight, self.droppable)
         last, labels = table.num_ideals - 1, LabelArrays(label, back, back_class)
-        while last > 0:
-            if self.budget.expired:
-                return False
-            last, met, exact = training_pass(
-                limit, last, _QUOTA, reach, ideals, self.links, self.memory, self.blocks, arrays, labels
+
+        def call(first: int, _: int) -> tuple[int, int]:
+            at, met, exact = training_pass(
+                limit, last - first, _QUOTA, reach, ideals, self.links, self.memory, self.blocks, arrays, labels
             )
-            self.work += met
             self.exact = self.exact and exact
-        return True
+            return (last - at if at > 0 else table.num_ideals), met
+
+        return call
 
     def assignment(self, found: Bottleneck) -> StageAssignment:
         """Return the assignment that was found."""
