@@ -26,6 +26,7 @@ from rlinit.hardware import Device, Hardware
 from rlinit.plan import Exchange, GroupRules
 from rlinit.stages.groups.lowering import lower_groups
 from tests.certificates import attack
+from tests.draws import draws
 from tests.exact.stages.groups.test_groups import AUTO, MIXED, cluster, drawn, least_value, unlike
 
 
@@ -39,7 +40,7 @@ def problem_of(graph: rlinit.Graph, hardware: Hardware, rules: dict[str, Any]) -
     return check.Groups(plan, check.Graph(next(raw)), check.Hardware(next(raw)))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=draws(30), deadline=None)
 @given(
     st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 5), st.sampled_from([1, 2, 4, 6]),
     st.sampled_from(["", "1f1b", "gpipe"]), st.sampled_from([6.0, 15.0, 40.0, math.inf]),
@@ -78,7 +79,7 @@ def test_states_prove_the_optimum_and_nothing_above(
     assert check.group_states(problem, Fraction(known) * (1 + check.ROUNDING) + Fraction(1, 10**30)) is None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=draws(200), deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 5), st.integers(0, 60), st.integers(0, 60))
 def test_options_are_chosen_exactly(seed: int, k: int, seconds: int, room: int) -> None:
     """A choice below the seconds that fits is found where there is one, by relaxation, rounding or listing."""

@@ -25,6 +25,7 @@ from rlinit.hardware import Device, Hardware
 from rlinit.placements.lowering import lower_placement
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import held_bytes, makespan
+from tests.draws import draws
 from tests.placement_cases import random_placement, random_placement_problem
 
 KINDS = ("conv", "bn", "add", "relu", "matmul", "concat", "")
@@ -193,7 +194,7 @@ def test_kinds_of_several_frameworks_are_understood(kinds: tuple[str, ...]) -> N
 # -- properties ----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=draws(200), deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 14), st.sampled_from([0.05, 0.15, 0.4]), st.booleans())
 def test_groups_are_sound(seed: int, num_ops: int, density: float, chains: bool) -> None:
     """Groups partition the ops, run in order, leave by one tensor, respect every limit, and make an acyclic graph."""
@@ -218,7 +219,7 @@ def test_groups_are_sound(seed: int, num_ops: int, density: float, chains: bool)
             assert path.index(u) < path.index(v)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=draws(40), deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([1e-9, 1.0, 1e12]))
 def test_costs_add(seed: int, scale: float) -> None:
     """Flops and times are the members' sums, parameters those known, the output is the last member's."""
@@ -234,7 +235,7 @@ def test_costs_add(seed: int, scale: float) -> None:
             assert coarsened.graph.times[key][group] == pytest.approx(column[members].sum(), nan_ok=True)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=draws(150), deadline=None)
 @given(st.integers(0, 10**6), st.integers(2, 9), st.booleans())
 def test_no_cut_by_the_rules_has_fewer_groups(seed: int, num_ops: int, constraints: bool) -> None:
     """Brute force over which single-consumer edges are fused finds no fewer groups."""
@@ -287,7 +288,7 @@ def _may_fuse(graph: Graph, path: list[int], rules: FusionRules) -> bool:
     return True
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=draws(30), deadline=None)
 @given(st.integers(0, 10**6), st.booleans())
 def test_coarsening_leaves_no_group_without_a_device(seed: int, chains: bool) -> None:
     """If every colocation group and op has a device, so has everything of the coarse graph."""
@@ -323,7 +324,7 @@ def with_kinds(problem: PlacementProblem, seed: int) -> Graph:
     return Graph.build(ops, [(f"v{u}", f"v{v}") for u, v in problem.edges.tolist()])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(
     st.integers(0, 10**6),
     st.integers(1, 3),

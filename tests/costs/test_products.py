@@ -16,6 +16,7 @@ from rlinit.costs.products import products
 from rlinit.costs.roofline import op_times, roofline
 from rlinit.devices.efficiency import Efficiency
 from rlinit.hardware import Device
+from tests.draws import draws
 
 
 def graph_of(m: int, n: int, k: int, bias: int = 0) -> rlinit.Graph:
@@ -31,7 +32,7 @@ def graph_of(m: int, n: int, k: int, bias: int = 0) -> rlinit.Graph:
     )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=draws(50), deadline=None)
 @given(st.integers(1, 5000), st.integers(1, 5000), st.integers(20, 5000))
 def test_sizes_follow_from_figures(m: int, n: int, k: int) -> None:
     """Rows, outputs and inner dimension come back, with or without a bias."""

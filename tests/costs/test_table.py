@@ -18,6 +18,7 @@ from rlinit.costs.roofline import op_times
 from rlinit.costs.table import CostRow, CostTable, InvalidCostTable
 from rlinit.graph import Graph
 from rlinit.hardware import Device
+from tests.draws import draws
 
 NAMES = st.text(string.printable + "é☃\u2028", min_size=1, max_size=8)
 SECONDS = st.floats(0, 1e12) | st.sampled_from([0.0, 5e-324, 1e-9, 1.7e308])
@@ -36,7 +37,7 @@ def chain(ops: int = 3, **attributes: object) -> Graph:
 
 @pytest.mark.parametrize("suffix", [".csv", ".CSV"])
 @given(rows=ROWS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=draws(40), deadline=None)
 def test_files_give_back_the_table(tmp_path_factory: pytest.TempPathFactory, suffix: str, rows: list[CostRow]) -> None:
     """Any rows, with odd names and extreme seconds, come back from a file bit for bit."""
     table = CostTable(tuple(rows), "a table", {"device d": "4 threads: all", "empty": ""})
@@ -153,7 +154,7 @@ def test_malformed_files_name_the_place(tmp_path: Path, name: str, text: str, me
 
 
 @given(data=st.binary(max_size=60), at=st.integers(0, 400))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 def test_damaged_files_never_crash(tmp_path_factory: pytest.TempPathFactory, data: bytes, at: int) -> None:
     """Bytes written over a table give a table or an error of ours, nothing else."""
     table = CostTable(tuple(CostRow(f"op{i}", "cpu", 1, 1.0 / (i + 1), 0.1, 3) for i in range(4)))

@@ -22,6 +22,7 @@ from rlinit.errors import RlinitError
 from rlinit.hardware import Hardware
 from rlinit.placements.lowering import lower_placement
 from rlinit.placements.timeline import held_bytes, makespan
+from tests.draws import draws
 from tests.placement_cases import placement_plan, random_placement_problem
 
 
@@ -53,7 +54,7 @@ def test_passes_the_checker_of_gymnasium() -> None:
     links=st.sampled_from([0.0, 0.3]),
     transfers=st.sampled_from(["parallel", "exclusive", "blocking"]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=draws(40), deadline=None)
 def test_episodes_are_feasible_and_rewards_add_up(
     seed: int, ops: int, memory: float, groups: float, links: float, transfers: Any
 ) -> None:
@@ -75,7 +76,7 @@ def test_episodes_are_feasible_and_rewards_add_up(
 
 
 @given(seed=st.integers(0, 10_000), ops=st.integers(1, 8))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=draws(20), deadline=None)
 def test_masks_let_only_ready_ops_through(seed: int, ops: int) -> None:
     """The mask allows exactly the ready ops, each on the devices that may run it."""
     problem = random_placement_problem(seed, ops)

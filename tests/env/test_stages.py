@@ -22,6 +22,7 @@ from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.stages.lowering import lower_stages
 from rlinit.stages.slicing import slice_order
+from tests.draws import draws
 from tests.stage_cases import random_problem
 
 
@@ -47,7 +48,7 @@ def test_passes_the_checker_of_gymnasium() -> None:
 
 
 @given(seed=st.integers(0, 10_000), nodes=st.integers(1, 12), zero=st.sampled_from([0.2, 1.0]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=draws(25), deadline=None)
 def test_masks_let_only_ready_ops_through(seed: int, nodes: int, zero: float) -> None:
     """At every step the mask allows exactly the ops that are not taken and whose predecessors all are."""
     problem = random_problem(seed, nodes, zero_fraction=zero)
@@ -90,7 +91,7 @@ def test_value_is_the_checkers(objective: Any) -> None:
 
 
 @given(seed=st.integers(0, 10_000), nodes=st.integers(1, 10), tight=st.booleans())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=draws(20), deadline=None)
 def test_dense_rewards_add_up_to_the_final_one(seed: int, nodes: int, tight: bool) -> None:
     """Dense rewards add up to the final reward, the improvement on the sliced natural order."""
     problem = random_problem(seed, nodes, objective="memory" if seed % 2 else "pipeline")

@@ -27,6 +27,7 @@ from rlinit.reports.critical_path import critical_path
 from rlinit.reports.html import report_html
 from rlinit.simulation.memory_profile import memory_profile
 from rlinit.simulation.simulator import simulate
+from tests.draws import draws
 from tests.executors.plans import random_case, random_graph, random_hardware, stage_plan
 
 SEEDS = st.integers(0, 100_000)
@@ -37,7 +38,7 @@ RULES = st.sampled_from(["parallel", "exclusive", "blocking"])
 
 
 @given(seed=SEEDS, inputs=st.sampled_from([1, 3]), rule=RULES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=draws(25), deadline=None)
 def test_traces_hold_the_plan(seed: int, inputs: int, rule: str) -> None:
     """A trace has one complete event a batch and transfer, at its time on its device, and flows that match up."""
     plan, graph, hardware = random_case(seed, inputs=inputs, transfers=rule)  # type: ignore[arg-type]
@@ -233,7 +234,7 @@ def test_reports_of_stage_plans(tmp_path: Path) -> None:
 @given(seed=SEEDS, inputs=st.sampled_from([1, 3]), rule=RULES)
 @example(seed=182, inputs=3, rule="parallel")  # ops of no length wait for each other at one time
 @example(seed=413, inputs=1, rule="blocking")
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=draws(40), deadline=None)
 def test_critical_paths_are_gapless(seed: int, inputs: int, rule: str) -> None:
     """The members of a critical path follow each other from 0 to the makespan, without idling in these plans."""
     plan, graph, hardware = random_case(seed, inputs=inputs, transfers=rule)  # type: ignore[arg-type]

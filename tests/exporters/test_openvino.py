@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from rlinit.errors import InvalidPlan
 from rlinit.exporters.openvino import openvino_affinities, to_openvino_map
 from rlinit.graph import Graph
+from tests.draws import draws
 from tests.executors.plans import random_case, random_hardware, stage_plan
 
 NAMES = {"d0": "CPU", "d1": "GPU.0", "d2": "GPU.1"}
 
 
 @given(seed=st.integers(0, 100_000))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=draws(20), deadline=None)
 def test_every_op_has_its_device(seed: int) -> None:
     """The map has every op of a plan once, on its device by OpenVINO's name."""
     plan, graph, _ = random_case(seed)

@@ -23,6 +23,7 @@ from rlinit.importers.torch.export import export_program, from_program
 from rlinit.measurement.calibration import Calibration, OpTiming, calibrate, rank_correlation
 from rlinit.measurement.ops import Measuring, measure_ops, placed_plan
 from rlinit.measurement.transfers import MeasuredTransfers, TransferRow, measure_transfers
+from tests.draws import draws
 from tests.executors.plans import random_plan, stage_plan
 from tests.late import late_imports
 
@@ -198,7 +199,7 @@ def test_files_give_it_back(tmp_path: Path) -> None:
 
 
 @given(values=st.lists(st.tuples(st.floats(0, 1e12), st.floats(0, 1e12)), max_size=12))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 def test_rank_correlation_is_scipys(values: list[tuple[float, float]]) -> None:
     """Where it is defined, it is Spearman's coefficient; its sign turns with either argument."""
     from scipy.stats import spearmanr

@@ -25,6 +25,7 @@ from rlinit.placements.lowering import lower_placement
 from rlinit.placements.plan_fields import placement_parts
 from rlinit.placements.timeline import makespan, placement_from_priority
 from rlinit.simulation.memory_profile import memory_profile
+from tests.draws import draws
 from tests.executors.plans import random_graph, random_hardware
 from tests.properties.brute_force import best_placement
 
@@ -141,7 +142,7 @@ def test_tight_memory_costs_little(num_devices: int, value: float) -> None:
 
 
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=draws(40), deadline=None)
 def test_a_sequence_counts_the_peak_of_one_device(seed: int) -> None:
     """On one device, list scheduling finds room exactly where weights and the peak of the sequence fit."""
     rows = random_graph(seed, 9, density=0.5, zeros=0.0).to_dict()
@@ -196,7 +197,7 @@ def with_views(seed: int, num_ops: int) -> Graph:
     inputs=st.sampled_from([1, 1, 3]),
     transfers=st.sampled_from(["parallel", "exclusive", "blocking"]),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=draws(80), deadline=None)
 def test_solver_and_checker_agree(seed: int, inputs: int, transfers: Any) -> None:
     """The compiled peak is the checker's of the same plan, at most the sum of tensors, and what the profile shows."""
     graph, hardware = with_views(seed, 9), random_hardware(seed)

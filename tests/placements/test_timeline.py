@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, obstacle, placement_from_priority, placement_of, timeline
 from rlinit.plan import Transfers
+from tests.draws import draws
 from tests.placement_cases import random_placement, random_placement_problem
 
 SEEDS = st.integers(0, 100_000)
@@ -64,7 +65,7 @@ def check(problem: PlacementProblem, placement: Placement) -> None:
 
 
 @given(seed=SEEDS, shards=st.sampled_from([1, 3]), transfers=MODES)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=draws(120), deadline=None)
 def test_rules_hold(seed: int, shards: int, transfers: Transfers) -> None:
     """Every timeline keeps all rules of its problem."""
     problem = a_problem(seed, shards, transfers)
@@ -72,7 +73,7 @@ def test_rules_hold(seed: int, shards: int, transfers: Transfers) -> None:
 
 
 @given(seed=SEEDS, shards=st.sampled_from([1, 3]), transfers=MODES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 def test_sorting_by_start_is_no_worse(seed: int, shards: int, transfers: Transfers) -> None:
     """A placement sorted by its own start times ends no later, and sorts to itself again."""
     problem = a_problem(seed, shards, transfers)

@@ -14,6 +14,7 @@ from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import Plan
 from rlinit.simulation.memory_profile import memory_profile
+from tests.draws import draws
 from tests.executors.plans import random_case, random_graph, stage_plan
 
 SEEDS = st.integers(0, 100_000)
@@ -49,7 +50,7 @@ def held_at(plan: Plan, graph: Graph, hardware: Hardware, device: str, now_s: fl
 
 
 @given(seed=SEEDS, inputs=st.sampled_from([1, 3]), rule=st.sampled_from(["parallel", "exclusive", "blocking"]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 def test_every_moment(seed: int, inputs: int, rule: str) -> None:
     """Between any two events a device holds what the definitions say, and its peak is at most what the plan counts."""
     plan, graph, hardware = random_case(seed, inputs=inputs, transfers=rule)  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.simulation.simulator import simulate
+from tests.draws import draws
 from tests.executors.plans import random_case, random_graph, random_hardware, random_plan, stage_plan
 from tests.placement_cases import placement_plan
 
@@ -22,7 +23,7 @@ RULES = st.sampled_from(["parallel", "exclusive", "blocking"])
 
 
 @given(seed=SEEDS, inputs=st.sampled_from([1, 3]), rule=RULES, scale=st.sampled_from([1e-9, 1.0, 1e12]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=draws(150), deadline=None)
 def test_by_its_own_rule_it_is_the_plan(seed: int, inputs: int, rule: str, scale: float) -> None:
     """By the rule of the plan every batch and transfer starts and ends exactly when the plan says."""
     plan, graph, hardware = random_case(seed, inputs=inputs, transfers=rule, scale=scale)  # type: ignore[arg-type]
@@ -37,7 +38,7 @@ def test_by_its_own_rule_it_is_the_plan(seed: int, inputs: int, rule: str, scale
 
 
 @given(seed=SEEDS, inputs=st.sampled_from([1, 3]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 def test_contention_costs_time(seed: int, inputs: int) -> None:
     """Sharing links, or queueing for them, is never faster than transferring in parallel where each op is whole."""
     plan, graph, hardware = random_case(seed, inputs=1)
@@ -48,7 +49,7 @@ def test_contention_costs_time(seed: int, inputs: int) -> None:
 
 
 @given(seed=SEEDS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=draws(40), deadline=None)
 def test_shared_links_move_as_much_as_exclusive_ones(seed: int) -> None:
     """On one link without latency, all that is sent at one time arrives when the sum of the transfers is over."""
     rng = np.random.default_rng(seed)

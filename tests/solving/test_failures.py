@@ -20,6 +20,7 @@ from rlinit.solving import placement_phases, placement_proofs, stage_bounds, sta
 from rlinit.solving.common.incumbent import for_stages
 from rlinit.stages.lowering import lower_stages
 from rlinit.stages.problem import StageAssignment
+from tests.draws import draws
 from tests.placement_cases import brute_force_placement
 from tests.stage_cases import brute_force_memory
 
@@ -197,7 +198,7 @@ def test_a_link_without_limit_one_way_loses_no_plan() -> None:
     fractional=st.booleans(),
     method=st.sampled_from(["auto", "ideals", "milp", "anneal"]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 def test_memory_of_any_size_is_compared_one_way(seed: int, scale: float, fractional: bool, method: str) -> None:
     """Peaks above 1e12 bytes and fractions of bytes: the plan stands, and closed ones have the brute-force value."""
     rng = np.random.default_rng(seed)

@@ -16,6 +16,7 @@ import rlinit
 from rlinit.errors import InvalidGraph, RlinitError
 from rlinit.solving.stage_bounds import BOUNDS
 from rlinit.stages.lowering import lower_stages
+from tests.draws import draws
 from tests.stage_cases import brute_force_memory, brute_force_pipeline
 from tests.stages.test_slicing import check_same
 
@@ -42,7 +43,7 @@ def truth(graph: rlinit.Graph, hardware: rlinit.Hardware, objective: Any) -> tup
     return brute_force_memory(problem) if objective == "memory" else (brute_force_pipeline(problem),)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=draws(25), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     seed=st.integers(0, 10_000),
     objective=st.sampled_from(OBJECTIVES),
@@ -62,7 +63,7 @@ def test_every_exact_method_finds_and_proves_the_optimum(
     check_same(plan.values, truth(graph, hardware, objective))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=draws(25), deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 10_000), objective=st.sampled_from(OBJECTIVES), k=st.integers(1, 4))
 def test_every_bound_is_one(seed: int, objective: Any, k: int) -> None:
     """No named bound exceeds the brute-force optimum."""

@@ -22,6 +22,7 @@ from rlinit.plan import Plan
 from rlinit.stages.activation_peak import Tensors, least_peak, order_peak, tensors_of
 from rlinit.stages.activation_problem import with_activations
 from rlinit.stages.lowering import lower_stages
+from tests.draws import draws
 
 SEEDS = st.integers(0, 100_000)
 SCALES = st.sampled_from([1e-9, 1.0, 1e12])
@@ -63,7 +64,7 @@ def orders_of(tensors: Tensors, ops: list[int]) -> Iterator[tuple[int, ...]]:
 
 
 @given(seed=SEEDS, ends=st.tuples(st.integers(0, 7), st.integers(0, 7)), scale=SCALES)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=draws(80), deadline=None)
 def test_least_peaks_are_those_of_brute_force(seed: int, ends: tuple[int, int], scale: float) -> None:
     """The least peak of a slice is that of its best order; with hardly any search, value and bound enclose it."""
     graph = random_graph(seed, scale=scale)
@@ -118,7 +119,7 @@ def brute_force(graph: Graph, hardware: Hardware) -> float:
 
 @pytest.mark.filterwarnings("ignore:.*ops go to one stage")
 @given(seed=SEEDS, k=st.integers(1, 3), scale=SCALES, groups=st.booleans())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=draws(25), deadline=None)
 def test_plans_are_those_of_brute_force(seed: int, k: int, scale: float, groups: bool) -> None:
     """On small graphs the plan is proven optimal and has the value of brute force, which every bound is below."""
     graph, hardware = random_graph(seed, 5, scale=scale, groups=groups), random_hardware(seed, k, scale)

@@ -15,6 +15,7 @@ from rlinit.budget import Budget
 from rlinit.exact.stages.ideals.solve import solve_ideals
 from rlinit.stages.problem import StageAssignment, StageProblem, Value, evaluate, stage_cost
 from rlinit.stages.slicing import slice_order
+from tests.draws import draws
 from tests.exact.stages.cases import small_problems
 from tests.stage_cases import brute_force_memory, brute_force_pipeline, random_problem
 
@@ -46,7 +47,7 @@ def check_same(found: Value, truth: Value) -> None:
             return
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=draws(150), deadline=None)
 @given(small_problems())
 def test_slicing_is_optimal_for_its_order(problem: StageProblem) -> None:
     """slice_order equals brute force over all slicings, for every objective, class mix and capacity."""
@@ -76,7 +77,7 @@ def test_capacities_and_exclusions_bind_by_class(objective: Literal["pipeline", 
             check_same(found[1], truth)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=draws(150), deadline=None)
 @given(small_problems())
 def test_ideals_are_exact(problem: StageProblem) -> None:
     """The program over all ideals equals brute force over all monotone assignments."""
@@ -92,7 +93,7 @@ def test_ideals_are_exact(problem: StageProblem) -> None:
         check_same(result.bound, result.value)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=draws(80), deadline=None)
 @given(small_problems())
 def test_a_cutoff_below_the_optimum_proves_it(problem: StageProblem) -> None:
     """With a cutoff just below the optimum nothing is found, and one just above it finds the optimum."""

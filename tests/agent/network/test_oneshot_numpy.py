@@ -13,6 +13,7 @@ from rlinit.agent.network.oneshot_numpy import _ROWS, GRID, OneShotWeights, infe
 from rlinit.agent.stages.features import featurise
 from rlinit.errors import CheckpointError
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
+from tests.draws import draws
 from tests.late import late_imports
 
 with late_imports():
@@ -93,7 +94,7 @@ def test_nodes_read_in_blocks_of_rows() -> None:
     assert np.allclose(found[1], scores.numpy(), atol=0.05)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=draws(30))
 @given(st.integers(0, 10**6), st.sampled_from([1e-9, 1.0, 1e12]))
 def test_sums_are_exact_in_any_order(seed: int, scale: float) -> None:
     """With inputs and weights in another order a layer's numbers are the same to the last bit, whatever their size."""
@@ -124,7 +125,7 @@ def test_stage_keys_equal_the_networks() -> None:
     assert np.allclose(found / GRID, np.round(found / GRID), atol=1e-6)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=draws(20))
 @given(st.integers(0, 10**6))
 def test_relabelling_nodes_relabels_keys(seed: int) -> None:
     """Numbering the nodes of a graph otherwise permutes keys and scores, and changes nothing else."""

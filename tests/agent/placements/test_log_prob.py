@@ -17,6 +17,7 @@ from rlinit.kernels.placements.rollouts import play
 from rlinit.placements.arrays import join_problems
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import makespan, placement_of
+from tests.draws import draws
 from tests.placement_cases import problems_of, random_placement_problem
 
 
@@ -32,7 +33,7 @@ def played(problem: PlacementProblem, seed: int, samples: int) -> RolloutTrace:
 problems = problems_of(0.0, 0.3)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(problems_of(0.0))
 def test_the_untrained_greedy_placement_is_that_of_heft(problem: PlacementProblem) -> None:
     """Without scores and with one lateness weight the devices, the order and the makespan are those of HEFT.
@@ -50,7 +51,7 @@ def test_the_untrained_greedy_placement_is_that_of_heft(problem: PlacementProble
     assert makespan(problem, ours) == makespan(problem, heft)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(problems, st.integers(0, 10**6))
 def test_every_sample_is_feasible_and_its_value_is_its_makespan(problem: PlacementProblem, seed: int) -> None:
     """Ops come after those they read, memory, groups and links are respected, and the value is the list schedule's."""

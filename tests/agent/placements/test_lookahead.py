@@ -15,6 +15,7 @@ from rlinit.kernels.placements.rollout_arrays import Policy
 from rlinit.kernels.placements.rollouts import play
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import MODES, makespan, obstacle, placement_of
+from tests.draws import draws
 from tests.placement_cases import problems_of, random_placement_problem
 
 problems = problems_of(0.0, 0.3)
@@ -30,7 +31,7 @@ def random_policy(observed: Observation, seed: int) -> Policy:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(problems, st.integers(0, 10**6), st.integers(0, 20), st.integers(1, 3))
 def test_placements_with_lookahead_are_feasible(problem: PlacementProblem, seed: int, steps: int, ops: int) -> None:
     """Memory, groups, links and precedence hold, and the makespan is that of the schedule, where transfers run at once.
@@ -69,7 +70,7 @@ def test_transfers_of_a_chain_are_counted_as_the_timeline_counts_them(transfers:
         assert makespan(problem, placement_of(problem, device[:, None], whole)) == pytest.approx(value, rel=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(problems, st.integers(0, 10**6))
 def test_one_rival_and_no_other_device_is_the_greedy_placement(problem: PlacementProblem, seed: int) -> None:
     """With nothing to compare, looking ahead changes nothing: the same devices and starts as the plain policy's."""

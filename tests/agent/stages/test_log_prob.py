@@ -12,6 +12,7 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.stages.batch import StageBatch
 from rlinit.stages.problem import StageProblem
 from rlinit.stages.slicing import slice_order
+from tests.draws import draws
 from tests.late import late_imports
 from tests.stage_cases import random_problem
 
@@ -70,7 +71,7 @@ def test_terms_and_gradients_equal_the_step_by_step_reference(seed: int) -> None
     assert torch.allclose(keys.grad, again.grad, atol=1e-10)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=draws(40))
 @given(st.integers(0, 10**6), st.floats(0.01, 500.0), st.integers(1, 12))
 def test_draws_never_take_an_unready_node(seed: int, scale: float, num_nodes: int) -> None:
     """Whatever the keys, every draw is a topological order."""
@@ -126,7 +127,7 @@ def test_orders_that_no_stage_can_hold_are_infinite() -> None:
     assert np.isfinite(featurise(batch)[0].node).all()
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=draws(30))
 @given(st.integers(0, 10**6), st.sampled_from([1e-9, 1.0, 1e12]), st.sampled_from([0.0, 0.3, 1e6]))
 def test_features_are_finite_and_free_of_units(seed: int, scale: float, io: float) -> None:
     """Costs of any size, zeros among them, give finite features; seconds in another unit give the same ones."""

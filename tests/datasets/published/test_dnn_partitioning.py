@@ -17,6 +17,7 @@ from rlinit.datasets.published import dnn_partitioning
 from rlinit.datasets.published.location import instances_root
 from rlinit.errors import InvalidGraph, InvalidHardware, RlinitError
 from rlinit.stages.lowering import lower_stages
+from tests.draws import draws
 
 
 def node(i: int, **fields: Any) -> dict[str, Any]:
@@ -85,7 +86,7 @@ def test_stage_costs_are_the_published_ones(tmp_path: Path) -> None:
     assert problem.param_bytes.tolist() == [100, 200, 100]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(
     st.lists(st.one_of(st.just(0.0), st.floats(1e-9, 1e12)), min_size=1, max_size=6),
     st.one_of(st.none(), st.floats(1e-3, 1e3)),

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from rlinit.datasets.published import moirai
 from rlinit.datasets.published.location import instances_root
 from rlinit.errors import BackendUnavailable, InvalidGraph
+from tests.draws import draws
 
 
 def sheet(d: int = 2) -> list[list[object]]:
@@ -58,7 +59,7 @@ def test_several_virtual_sources() -> None:
         moirai.from_rows([*rows[:2], [9.0, "", "10", "", 0, 0, *[""] * 4, 0, "", ""]], "empty")
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=draws(50), deadline=None)
 @given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=6), st.lists(st.floats(1e-2, 1e2), min_size=2, max_size=2))
 def test_transfers_are_reproduced_to_the_rounding(sizes: list[float], per_unit: list[float]) -> None:
     """Whatever sizes and rates were rounded away, the fitted ones give the times of the sheet back."""

@@ -16,6 +16,7 @@ from rlinit.datasets.random.randomly_wired import rwnn
 from rlinit.errors import InvalidGraph
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
+from tests.draws import draws
 
 Wiring = Literal["er", "ws", "ba"]
 Dependence = Literal["strong", "weak"]
@@ -26,7 +27,7 @@ def _modules(graph: Graph) -> np.ndarray:
     return np.array([int(name[1:].split(".")[0]) for name in graph.names])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=draws(30), deadline=None)
 @given(
     wiring=WIRING,
     seed=st.integers(0, 10**6),

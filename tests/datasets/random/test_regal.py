@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from rlinit.datasets.random import regal
 from rlinit.errors import InvalidGraph
+from tests.draws import draws
 
 
 def test_sizes_and_costs_follow_the_recipe() -> None:
@@ -59,7 +60,7 @@ def test_the_order_is_random() -> None:
     assert degrees.max() < 1.6 * degrees.mean()  # attachment order would give the first nodes several times the mean
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=draws(50), deadline=None)
 @given(st.integers(0, 2**40), st.integers(0, 2**40), st.integers(5, 60), st.sampled_from((None, *regal.FAMILIES)))
 def test_same_seed_same_graph(seed: int, index: int, num_nodes: int, family: str | None) -> None:
     """Every size and family passes the graph's own checks, and is a function of its arguments."""

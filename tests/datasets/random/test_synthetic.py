@@ -18,6 +18,7 @@ from rlinit.datasets.random.synthetic import GraphBatch, batches
 from rlinit.datasets.zoo import imagenet
 from rlinit.errors import InvalidGraph
 from tests.datasets.random.fitting import fit
+from tests.draws import draws
 
 RECORDED_PARENTS = [
     [-1, -1, -1, -1, -1, -1],
@@ -46,7 +47,7 @@ def joined(seed: int, sizes: int, count: int) -> list[np.ndarray[Any, Any]]:
     return [np.concatenate([getattr(part, column) for part in parts]) for column in columns]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(
     st.integers(0, 2**63 - 1),
     st.integers(1, 40),

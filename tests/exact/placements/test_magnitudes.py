@@ -14,6 +14,7 @@ from rlinit.exact.placements.bounds.destructive import DestructiveSearch
 from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS, chain_bound
 from rlinit.exact.placements.milp.solve import solve_placement_milp
 from rlinit.placements.problem import PlacementProblem
+from tests.draws import draws
 from tests.exact.placements.split.cases import brute_force, make_problem
 
 CLOSE = 1.0 + 1e-9
@@ -55,7 +56,7 @@ def test_times_that_cannot_be_summed_are_said() -> None:
         solve_placement_milp(problem, budget=Budget(60))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=draws(40), deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_a_program_far_from_its_optimum_proves_nothing_false(seed: int) -> None:
     """Without a start that fits the program is scaled by the horizon; its bound holds, and the optimum is proven."""

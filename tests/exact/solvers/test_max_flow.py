@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.exact.solvers.max_flow import FlowNetwork, max_flow
+from tests.draws import draws
 
 
 def _random_network(seed: int) -> tuple[int, IntArray, IntArray, FloatArray, FloatArray]:
@@ -35,7 +36,7 @@ def minimum_cut(
     return float(value), (level >= 0).astype(np.float64)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=draws(150))
 @given(st.integers(0, 10**6))
 def test_value_equals_networkx_and_the_cut_found(seed: int) -> None:
     """The flow's value is networkx's, and the capacity that leaves the source's side is the same."""
@@ -72,7 +73,7 @@ def test_infinite_arcs_are_never_cut() -> None:
     assert side.tolist() == [1.0, 1.0, 0.0]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=draws(50))
 @given(st.integers(0, 10**6))
 def test_a_stopped_flow_is_a_lower_bound(seed: int) -> None:
     """A flow that stops above a limit is between the limit and the maximum."""

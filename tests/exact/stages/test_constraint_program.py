@@ -14,6 +14,7 @@ from rlinit.exact.solvers.cp_sat import ConstraintSettings, is_available
 from rlinit.exact.stages.constraint_program import num_clauses, solve_constraint_program
 from rlinit.heuristics.stages.slicing.orders import natural, random_orders
 from rlinit.stages.problem import StageAssignment, StageProblem, evaluate
+from tests.draws import draws
 from tests.exact.stages.cases import small_problems
 from tests.stage_cases import brute_force_pipeline, random_problem
 
@@ -41,7 +42,7 @@ def solved(problem: StageProblem, quantum: float = 0.0) -> tuple[float, float] |
     return min(values), bound
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(problem=small_problems(), scale=st.sampled_from([1e-9, 1.0, 1e9]))
 def test_no_bound_above_the_optimum(problem: StageProblem, scale: float) -> None:
     """With transfers, overflow and capacities, at any magnitude: the optimum is found, and proven but for rounding."""

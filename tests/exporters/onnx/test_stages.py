@@ -23,6 +23,7 @@ from rlinit.exporters.onnx.stages import onnx_stages, run_onnx_stages, to_onnx_s
 from rlinit.graph import Graph
 from rlinit.importers.onnx.reader import from_onnx
 from rlinit.measurement.ops import placed_plan
+from tests.draws import draws
 from tests.exporters.onnx.files import (
     KINDS,
     check_parts,
@@ -41,7 +42,7 @@ node = helper.make_node
 
 
 @given(seed=SEEDS, k=st.integers(1, 6))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=draws(20), deadline=None)
 def test_stages_equal_the_whole(seed: int, k: int) -> None:
     """Any monotone stages of any model give, file by file, what the model gives."""
     model = random_model(seed)
@@ -52,7 +53,7 @@ def test_stages_equal_the_whole(seed: int, k: int) -> None:
 
 
 @given(seed=SEEDS, devices=st.integers(1, 4))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=draws(20), deadline=None)
 def test_segments_of_devices_equal_the_whole(seed: int, devices: int) -> None:
     """Any placement of any model gives what the model gives, in files of one device each."""
     model = random_model(seed)

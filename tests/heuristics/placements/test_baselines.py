@@ -24,6 +24,7 @@ from rlinit.placements.arrays import kernel_arrays, upward_ranks
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, obstacle, timeline
 from rlinit.plan import Transfers
+from tests.draws import draws
 from tests.placement_cases import brute_force_placement, random_placement_problem
 
 NAMES = sorted(PLACEMENT_HEURISTICS)
@@ -376,7 +377,7 @@ def problems() -> st.SearchStrategy[PlacementProblem]:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(problem=problems())
 def test_feasible_and_never_better_than_the_best(problem: PlacementProblem) -> None:
     """Every placement is complete and feasible, its makespan no less than that of brute force; none means None."""
@@ -387,7 +388,7 @@ def test_feasible_and_never_better_than_the_best(problem: PlacementProblem) -> N
             assert check(problem, found) >= best * (1 - 1e-12)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=draws(30), deadline=None)
 @given(seed=st.integers(0, 10_000), shards=st.sampled_from([1, 3]), groups=st.sampled_from([0.0, 0.4]))
 def test_without_limits_everything_finds_a_placement(seed: int, shards: int, groups: float) -> None:
     """With all links and no limits of memory or devices no heuristic gives up, on graphs too large for brute force."""
@@ -480,7 +481,7 @@ def test_searches_evaluate_truly(shards: int, memory: float) -> None:
                 assert makespan(problem, found) == pytest.approx(run, rel=1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=draws(40), deadline=None)
 @given(problem=problems(), rule=st.sampled_from([DURATION, APPEND, INSERT]))
 def test_schedules_become_timelines_that_are_no_later(problem: PlacementProblem, rule: int) -> None:
     """With transfers in parallel no batch of a list schedule starts later in the timeline of its placement."""

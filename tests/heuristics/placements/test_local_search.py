@@ -18,6 +18,7 @@ from rlinit.placements.arrays import upward_ranks
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, obstacle, respects_dependencies, timeline
 from rlinit.plan import Transfers
+from tests.draws import draws
 from tests.placement_cases import brute_force_placement, random_placement, random_placement_problem
 
 SEEDS = st.integers(0, 100_000)
@@ -32,7 +33,7 @@ def a_problem(seed: int, n: int, shards: int, transfers: Transfers, memory: floa
 
 
 @given(seed=SEEDS, shards=st.sampled_from([1, 3]), transfers=MODES, memory=st.sampled_from([np.inf, 0.6]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 def test_never_worse_and_always_feasible(seed: int, shards: int, transfers: Transfers, memory: float) -> None:
     """What comes out keeps every limit, respects every dependency, and is at least as good as what went in."""
     problem = a_problem(seed, 14, shards, transfers, memory)
@@ -95,7 +96,7 @@ def test_budgets_end_it() -> None:
 
 
 @given(seed=SEEDS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=draws(30), deadline=None)
 def test_upward_ranks_fall_along_edges(seed: int) -> None:
     """An op's rank is at least that of each consumer."""
     problem = a_problem(seed, 12, 1, "parallel")
@@ -117,7 +118,7 @@ def test_ops_of_no_length_stay_in_order(seed: int, shards: int, transfers: Trans
 
 
 @given(seed=SEEDS, shards=st.sampled_from([1, 2]), transfers=MODES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 def test_sequences_against_a_dependency_have_no_makespan(seed: int, shards: int, transfers: Transfers) -> None:
     """A sequence in which anything waits for what comes later is infeasible, however many producers came before."""
     problem = random_placement_problem(seed, 7, 2, shards=shards, transfers=transfers, density=0.6)

@@ -11,10 +11,11 @@ from rlinit.budget import Budget
 from rlinit.heuristics.stages.beam.kernel import rest_times, times_after
 from rlinit.heuristics.stages.beam.search import Beam
 from rlinit.heuristics.stages.filling.search import FillSettings
+from tests.draws import draws
 from tests.stage_cases import brute_force_pipeline, random_problem
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=draws(200), deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     scale=st.sampled_from([1e-9, 1.0, 1e12]),

@@ -14,6 +14,7 @@ from rlinit.heuristics.stages.excess.annealing import counted_tensors
 from rlinit.heuristics.stages.excess.kernel import anneal_excess, excess_state, gather_group
 from rlinit.stages.problem import StageAssignment, StageProblem, stage_costs
 from rlinit.stages.splits.chunks import ChunkAssignment, ChunkedStages, slot_costs
+from tests.draws import draws
 from tests.exact.stages.cases import any_problem
 from tests.stage_cases import brute_force_pipeline, monotone_assignments, random_problem
 
@@ -28,7 +29,7 @@ def _excess(problem: StageProblem, stage: np.ndarray, classes: np.ndarray, trial
     return float(np.maximum(0.0, costs - trial).sum())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(st.integers(0, 100_000), st.booleans())
 def test_figures_stay_true(seed: int, free: bool) -> None:
     """After annealing, assignments are feasible and what is known of stages is what the definition says."""
@@ -90,7 +91,7 @@ def test_what_leads_to_a_node_moves_with_it() -> None:
         assert not met.any()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(st.integers(0, 100_000), st.sampled_from(["interleaved", "free", "loose"]))
 def test_figures_of_devices_stay_true(seed: int, rules: str) -> None:
     """Where devices run several stages, or any ops, costs are those of the definition, and memories and orders hold."""

@@ -18,11 +18,12 @@ from rlinit.heuristics.stages.beam.search import Beam, beam
 from rlinit.heuristics.stages.filling.search import Filler, FillSettings, bisect_from, fill, quick_lower_bound
 from rlinit.stages.lowering import lower_stages
 from rlinit.stages.problem import StageAssignment, StageProblem, evaluate
+from tests.draws import draws
 from tests.exact.stages.cases import small_problems
 from tests.stage_cases import brute_force_pipeline, random_problem
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(problem=small_problems())
 def test_between_the_quick_bound_and_brute_force(problem: StageProblem) -> None:
     """The bound that ends the search is a bound, and no assignment is better than the optimum."""

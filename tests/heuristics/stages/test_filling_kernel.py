@@ -15,6 +15,7 @@ from rlinit.heuristics.stages.filling.kernel import fill_line, fill_stage, new_l
 from rlinit.heuristics.stages.filling.stage_state import FillRule, new_state, place
 from rlinit.stages.kernel_arrays import kernel_arrays
 from rlinit.stages.problem import StageProblem, stage_cost, stage_value
+from tests.draws import draws
 from tests.exact.stages.cases import small_problems
 
 
@@ -40,7 +41,7 @@ def closed(problem: StageProblem, member: np.ndarray, forward: bool) -> bool:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=draws(150), deadline=None)
 @given(problem=small_problems(), seed=st.integers(0, 10**6), forward=st.booleans())
 def test_enumeration_finds_the_best_load(problem: StageProblem, seed: int, forward: bool) -> None:
     """Whatever is placed before: no load within the limit is worth more, by all terms of a stage's cost."""
@@ -77,7 +78,7 @@ def test_enumeration_finds_the_best_load(problem: StageProblem, seed: int, forwa
         assert stage_cost(problem, load, c) == pytest.approx(loads.cost[0])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=draws(100), deadline=None)
 @given(
     problem=small_problems(),
     seed=st.integers(0, 10**6),

@@ -18,6 +18,7 @@ from rlinit.heuristics.stages.slicing.orders import allowed_stages
 from rlinit.stages.lowering import lower_stages
 from rlinit.stages.problem import StageAssignment, StageProblem, evaluate
 from rlinit.stages.slicing import slice_order
+from tests.draws import draws
 from tests.exact.stages.cases import small_problems
 from tests.stage_cases import brute_force_pipeline, random_problem
 
@@ -32,7 +33,7 @@ def check_monotone(problem: StageProblem, assignment: StageAssignment) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(STAGE_HEURISTICS))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=draws(25), deadline=None)
 @given(problem=small_problems())
 def test_results_are_feasible_and_true(name: str, problem: StageProblem) -> None:
     """Monotone, within capacities, and worth what is claimed."""
@@ -53,7 +54,7 @@ def test_same_seed_same_result(name: str) -> None:
     assert (runs[0][0].stage == runs[1][0].stage).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(problem=small_problems(), seed=st.integers(0, 1000))
 def test_annealing_never_loses(problem: StageProblem, seed: int) -> None:
     """Nothing is worse than the natural order sliced, for either objective."""

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from rlinit.errors import InvalidGraph
 from rlinit.importers.torch.pt2_weights import load_model
+from tests.draws import draws
 from tests.late import late_imports
 
 with late_imports():
@@ -103,7 +104,7 @@ def test_compressed_and_overlapping_members_are_refused(saved: Path, tmp_path: P
 
 
 @given(at=st.integers(0, 2**31), data=st.binary(min_size=1, max_size=40))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=draws(25), deadline=None)
 @example(at=239, data=b"\x00M")
 @example(at=6, data=b"\x01")
 def test_damaged_files_never_crash(saved: Path, tmp_path_factory: pytest.TempPathFactory, at: int, data: bytes) -> None:

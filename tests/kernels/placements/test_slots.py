@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rlinit.kernels.placements import slots
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import shard_masks, timeline, timeline_arrays
+from tests.draws import draws
 from tests.placement_cases import random_placement, random_placement_problem
 
 SEEDS = st.integers(0, 100_000)
@@ -33,7 +34,7 @@ def arrivals(problem: PlacementProblem, device: np.ndarray, end: np.ndarray, v: 
 
 
 @given(seed=SEEDS, shards=st.sampled_from([1, 3]), links=st.sampled_from([0.0, 0.3]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 def test_ready_times_follow_their_definition(seed: int, shards: int, links: float) -> None:
     """The last of all inputs, each sent when it is done, as long as its shards take over the link."""
     problem = random_placement_problem(seed, 6, 3, shards=shards, missing_links=links, density=0.6)
@@ -80,7 +81,7 @@ def test_appending() -> None:
 
 
 @given(seed=SEEDS, count=st.sampled_from([1, 12, 150]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=draws(40), deadline=None)
 def test_insertion_takes_the_first_slot(seed: int, count: int) -> None:
     """Batches never overlap, and each starts at the first moment at which its device is idle for long enough."""
     rng = np.random.default_rng(seed)

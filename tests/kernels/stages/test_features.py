@@ -14,6 +14,7 @@ from rlinit.kernels.stages import features as kernels
 from rlinit.kernels.stages.arrays import Precedence
 from rlinit.stages.batch import StageBatch
 from rlinit.stages.problem import StageProblem
+from tests.draws import draws
 from tests.exact.stages.cases import small_problems
 
 near = partial(pytest.approx, rel=1e-12, abs=1e-12)
@@ -33,7 +34,7 @@ def chain_before(problem: StageProblem, v: int) -> list[int]:
     return [*chain_before(problem, int(pred[0])), int(pred[0])]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(problem=small_problems())
 def test_paths_and_chains(problem: StageProblem) -> None:
     """The longest of all paths that end in a node, and the chain before it, each enumerated."""
@@ -62,7 +63,7 @@ def on_one_stage(batch: StageBatch) -> kernels._Joined:
     return joined(batch, np.full(int(batch.num_stages[0]), batch.num_nodes))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(problem=small_problems())
 def test_what_a_cut_moves(problem: StageProblem) -> None:
     """A cut moves the tensors made before it and read after it."""
@@ -80,7 +81,7 @@ def test_what_a_cut_moves(problem: StageProblem) -> None:
             assert live == pytest.approx(crossing, rel=1e-9, abs=1e-12 * one.moved[0])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(problem=small_problems())
 def test_neighbours_and_ready_nodes(problem: StageProblem) -> None:
     """Distances to the nearest neighbours in the order, and the nodes all of whose producers stand before a place."""
@@ -126,7 +127,7 @@ def whole_features(batch: StageBatch, cost: FloatArray, stage: IntArray) -> dict
     }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=draws(40), deadline=None)
 @given(problem=small_problems())
 def test_features_of_joined_problems(problem: StageProblem) -> None:
     """Columns follow their definitions, and those of a graph are the same among other graphs as alone."""

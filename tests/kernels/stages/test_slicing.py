@@ -13,6 +13,7 @@ from rlinit.arrays import IntArray
 from rlinit.kernels.stages import slicing
 from rlinit.stages.problem import StageAssignment, StageProblem, evaluate, stage_cost
 from rlinit.stages.states import StageStates
+from tests.draws import draws
 from tests.exact.stages.cases import any_problem
 
 seeds = st.integers(0, 100_000)
@@ -35,7 +36,7 @@ def slice_cost(problem: StageProblem, first: int, last: int, class_idx: int) -> 
     return stage_cost(problem, member, class_idx)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(seeds)
 def test_positions_are_those_of_the_last_consumer(seed: int) -> None:
     """Every node is at its position, every tensor last used at the largest position of a consumer."""
@@ -47,7 +48,7 @@ def test_positions_are_those_of_the_last_consumer(seed: int) -> None:
         assert chain.last_use[t] == chain.position[consumers].max()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(seeds)
 def test_a_pass_labels_every_prefix_with_its_smallest_bottleneck(seed: int) -> None:
     """Label (state, prefix) is the least bottleneck over all ways to fill just those stages with the prefix."""
@@ -75,7 +76,7 @@ def test_a_pass_labels_every_prefix_with_its_smallest_bottleneck(seed: int) -> N
     assert labels.value == pytest.approx(truth, rel=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(seeds, st.floats(0.0, 1.0))
 def test_longest_first_slices_keep_their_threshold(seed: int, share: float) -> None:
     """Each stage costs at most the threshold, and one node more would cost more or is the last feasible end."""
@@ -96,7 +97,7 @@ def test_longest_first_slices_keep_their_threshold(seed: int, share: float) -> N
         assert all(more > threshold * (1 - 1e-9) for more in longer)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=draws(40), deadline=None)
 @given(seeds)
 def test_longest_first_finds_the_threshold_it_says(seed: int) -> None:
     """The stages it leaves behind keep the threshold that it returns."""
@@ -111,7 +112,7 @@ def test_longest_first_finds_the_threshold_it_says(seed: int) -> None:
         assert value <= kept * (1 + 1e-9) + 1e-300
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(seeds)
 def test_a_memory_pass_finds_the_best_off_cache_bytes_and_traffic(seed: int) -> None:
     """At the last prefix and state stands the lexicographic optimum over all slicings within the peak."""

@@ -22,6 +22,7 @@ from rlinit.exact.placements.analysis.time_windows import (
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import makespan, timeline
 from rlinit.plan import Transfers
+from tests.draws import draws
 from tests.exact.placements.split.cases import make_problem
 from tests.placement_cases import random_placement, random_placement_problem
 
@@ -48,7 +49,7 @@ def any_problem(seed: int) -> PlacementProblem:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=draws(150), deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_every_placement_within_the_limit_lies_in_its_windows(seed: int) -> None:
     """No batch starts before its head, and after its end the makespan is at least its tail away."""
@@ -72,7 +73,7 @@ def test_every_placement_within_the_limit_lies_in_its_windows(seed: int) -> None
         assert value <= latest_end(problem, possible_batches(problem)) * CLOSE
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=draws(100), deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_two_of_each_kind_of_device_tell_the_windows_of_all(seed: int) -> None:
     """Heads and tails carried over two devices of each class are those carried over all, forbidden ones too."""
@@ -132,7 +133,7 @@ def _carried(problem: PlacementProblem, seed: int) -> tuple[FloatArray, FloatArr
     return least, found
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=draws(100), deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_neighbours_on_the_device_of_an_op_follow_one_another(seed: int) -> None:
     """Heads and tails are the least over all sets of neighbours on the op's device, in all orders of each set."""

@@ -17,6 +17,7 @@ from rlinit.exact.solvers.cp_sat import ConstraintSettings, is_available
 from rlinit.heuristics.placements.local_search.search import earliest_finish_start
 from rlinit.placements.problem import PlacementProblem, PlacementResult
 from rlinit.placements.timeline import makespan, obstacle
+from tests.draws import draws
 from tests.exact.placements.test_milp import small_latency
 from tests.placement_cases import brute_force_placement, random_placement_problem
 
@@ -34,7 +35,7 @@ def solved(problem: PlacementProblem) -> PlacementResult | None:
 
 
 @needs_cp_sat
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(seeds)
 def test_equals_enumeration(seed: int) -> None:
     """Value and bound are the best makespan over all placements and orders, with memory, groups and missing links."""
@@ -51,7 +52,7 @@ def test_equals_enumeration(seed: int) -> None:
 
 
 @needs_cp_sat
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=draws(40), deadline=None)
 @given(seeds, st.sampled_from([1e-9, 1e-3, 1e6, 1e12]))
 def test_bounds_hold_at_any_magnitude(seed: int, scale: float) -> None:
     """Times in nanoseconds or in aeons, some of them zero: the bound never exceeds the best makespan."""

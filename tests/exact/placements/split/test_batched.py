@@ -13,13 +13,14 @@ from rlinit.budget import Budget
 from rlinit.exact.placements.split import batched
 from rlinit.exact.placements.split.batched import solve_split_batched, splits
 from rlinit.placements.timeline import makespan, placement_from_priority
+from tests.draws import draws
 from tests.exact.placements.split.cases import make_problem
 from tests.placement_cases import brute_force_placement, random_placement_problem
 
 TIGHT = 1 + 1e-12
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=draws(30), deadline=None)
 @given(st.integers(1, 6), st.integers(1, 4))
 def test_splits_are_all_there_is(num_shards: int, num_devices: int) -> None:
     """Splits are distinct, sum to the shards, and are as many as combinations with repetition."""

@@ -13,6 +13,7 @@ from rlinit.exact.placements.split.bounds import block_bound, guarantee, quick_b
 from rlinit.exact.placements.split.separators import channel_cuts, induced
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan
+from tests.draws import draws
 from tests.exact.placements.split.cases import any_placement_problem, brute_force, make_problem
 from tests.placement_cases import brute_force_placement, random_placement_problem
 
@@ -26,7 +27,7 @@ def random_blocks(problem: PlacementProblem, seed: int) -> list[IntArray]:
     return [np.asarray(part, np.int64) for part in np.split(problem.order, cuts)]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=draws(120), deadline=None)
 @given(st.integers(0, 10**6), st.booleans(), st.booleans())
 def test_bound_holds_with_exact_parts(seed: int, chain: bool, memory: bool) -> None:
     """Whatever the blocks, the recursion over the optima of their parts is no more than the optimum."""
@@ -35,7 +36,7 @@ def test_bound_holds_with_exact_parts(seed: int, chain: bool, memory: bool) -> N
     assert bound <= brute_force(problem) * TIGHT
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(["parallel", "exclusive", "blocking"]), st.integers(0, 4096))
 def test_bound_holds_with_searched_parts(seed: int, transfers: str, max_sets: int) -> None:
     """The bound from searches of the parts holds for any kind of transfers, with groups and missing links."""
@@ -53,7 +54,7 @@ def test_bound_holds_with_searched_parts(seed: int, transfers: str, max_sets: in
     assert split_bound(problem, blocks, budget=Budget(), max_sets=max_sets) <= best * TIGHT
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=draws(30), deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([2, 3]))
 def test_bound_holds_for_shards(seed: int, shards: int) -> None:
     """With several shards, the recursion over the optima of fewer of them is no more than the optimum."""
@@ -65,7 +66,7 @@ def test_bound_holds_for_shards(seed: int, shards: int) -> None:
     assert split_bound(problem, blocks, budget=Budget()) <= best * TIGHT
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=draws(80), deadline=None)
 @given(st.integers(0, 10**6), st.booleans())
 def test_bounds_of_parts_hold(seed: int, memory: bool) -> None:
     """The quick bound and the searched one are no more than the optimum, and the search is exact."""
@@ -75,7 +76,7 @@ def test_bounds_of_parts_hold(seed: int, memory: bool) -> None:
     assert block_bound(Budget())(problem) == pytest.approx(best, rel=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=draws(40), deadline=None)
 @given(st.integers(0, 10**6))
 def test_quick_bound_holds_for_shards(seed: int) -> None:
     """The quick bound is no more than the optimum with batches."""
@@ -136,7 +137,7 @@ def test_table_of_factors(edges: list[tuple[int, int]], alpha: float, beta: floa
     assert pair.factor == 2 - max(alpha, beta)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(st.integers(0, 10**6), st.booleans())
 def test_factors_hold(seed: int, chain: bool) -> None:
     """The optima of two blocks sum to at most the factor times that of both, and of all to the total factor."""

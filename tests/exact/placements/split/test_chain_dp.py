@@ -13,6 +13,7 @@ from rlinit.exact.placements.split.chain_dp import BlockChain
 from rlinit.exact.placements.split.search import search, transfer_times
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import makespan
+from tests.draws import draws
 from tests.exact.placements.split.cases import any_placement_problem, brute_force, chain_of_blocks, make_problem
 
 
@@ -35,7 +36,7 @@ def _all_pairs(problem: PlacementProblem) -> tuple[float, int]:
     return float(best.min()), work
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(st.integers(0, 10**6), st.booleans())
 def test_pairs_on_the_path_are_enough(seed: int, groups: bool) -> None:
     """Solving only what lies on shortest paths by bounds gives what solving every pair gives.

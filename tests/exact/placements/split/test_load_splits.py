@@ -14,11 +14,12 @@ from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS
 from rlinit.exact.placements.split.load_splits import load_placement
 from rlinit.placements.lowering import lower_placement
 from rlinit.placements.timeline import makespan, obstacle
+from tests.draws import draws
 from tests.exact.placements.split.cases import make_problem
 from tests.placement_cases import brute_force_placement, random_placement_problem
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(["parallel", "exclusive", "blocking"]))
 def test_what_is_found_is_feasible(seed: int, transfers: str) -> None:
     """Whatever memories, groups and scales there are, a placement that is returned breaks nothing."""

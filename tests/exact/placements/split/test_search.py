@@ -11,6 +11,7 @@ from rlinit.budget import Budget
 from rlinit.exact.placements.split.search import Target, search, search_model, transfer_times
 from rlinit.exact.placements.split.state_layers import Frontier
 from rlinit.placements.problem import PlacementProblem
+from tests.draws import draws
 from tests.exact.placements.split.cases import any_placement_problem, brute_force
 
 
@@ -34,7 +35,7 @@ def _search(problem: PlacementProblem, **options: object) -> tuple[float, float]
     return float(result.value_s[0]), float(result.bound_s[0])
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=draws(120), deadline=None)
 @given(st.integers(0, 10**6), st.booleans())
 def test_search_is_exact(seed: int, memory: bool) -> None:
     """The search finds the optimum of brute force, with memory and groups, and proves it."""
@@ -45,7 +46,7 @@ def test_search_is_exact(seed: int, memory: bool) -> None:
     assert bound == pytest.approx(best, rel=1e-9, abs=0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 3), st.booleans())
 def test_narrow_passes_bound_the_optimum(seed: int, width: int, memory: bool) -> None:
     """A pass too narrow to prove anything leaves a bound that is one, and a value that is one."""

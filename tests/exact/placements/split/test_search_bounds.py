@@ -10,6 +10,7 @@ from scipy.optimize import linprog
 
 from rlinit.arrays import FloatArray
 from rlinit.exact.placements.split.search_bounds import best_multiplier
+from tests.draws import draws
 
 
 def _least_makespan(time_s: FloatArray, around_s: FloatArray) -> float:
@@ -32,7 +33,7 @@ def _least_makespan(time_s: FloatArray, around_s: FloatArray) -> float:
     return float(result.fun)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 3), st.booleans())
 def test_multipliers_are_the_dual_of_the_assignment(seed: int, d: int, gaps: bool) -> None:
     """The weighted work is the optimum of the fractional assignment, and the multipliers sum to 1."""

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from rlinit.exact.stages.bounds.rounding import raised_bound, value_quantum
 from rlinit.exact.stages.bounds.simple import simple_bound
 from rlinit.stages.problem import stage_value
+from tests.draws import draws
 from tests.stage_cases import brute_force_pipeline, monotone_assignments, random_problem
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=draws(30), deadline=None)
 @given(seed=st.integers(0, 10**6), num_classes=st.integers(1, 2), scale=st.sampled_from([1.0, 0.25, 3.0]))
 def test_every_value_is_a_multiple(seed: int, num_classes: int, scale: float) -> None:
     """Times and tensors included; the raised simple bound is at most the optimum."""

@@ -14,6 +14,7 @@ from rlinit.exact.stages.bounds.anchored_cut import anchored_cut_bound
 from rlinit.exact.stages.bounds.simple import load_balance, simple_bound
 from rlinit.exact.stages.bounds.spectral import spectral_bound
 from rlinit.stages.problem import StageProblem
+from tests.draws import draws
 from tests.stage_cases import brute_force_memory, brute_force_pipeline, random_problem
 
 
@@ -38,7 +39,7 @@ def _pipeline(seed: int) -> StageProblem:
     return problem
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=draws(150))
 @given(st.integers(0, 10**6))
 def test_pipeline_bound_is_at_most_the_optimum(seed: int) -> None:
     """No assignment beats the bound, whatever the classes, overflow, capacities and forbidden ops."""
@@ -46,7 +47,7 @@ def test_pipeline_bound_is_at_most_the_optimum(seed: int) -> None:
     assert simple_bound(problem)[0] <= brute_force_pipeline(problem) * (1 + 1e-9)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=draws(150))
 @given(st.integers(0, 10**6))
 def test_memory_bound_is_lexicographically_at_most_the_optimum(seed: int) -> None:
     """The peak and the off-cache total are each at most the optimum's."""

@@ -25,6 +25,7 @@ from rlinit.menu import Menu
 from rlinit.plan import Exchange, GroupRules
 from rlinit.stages.groups.lowering import lower_groups
 from rlinit.stages.groups.problem import GroupProblem, group_value
+from tests.draws import draws
 
 AUTO: dict[str, Any] = {"replicas": "auto", "tensor_parallel": "auto"}
 
@@ -181,7 +182,7 @@ def share_seconds(
     return best
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(
     st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 5), st.sampled_from([1, 2, 4, 6]),
     st.sampled_from(["", "1f1b", "gpipe"]), st.sampled_from([6.0, 15.0, 40.0, math.inf]),
@@ -242,7 +243,7 @@ def test_each_kind_alone_is_a_baseline(seed: int) -> None:
         assert plan.baselines[f"k{k} alone"] == (pytest.approx(found.value) if found.values else None)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=draws(200), deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 6), st.floats(0.0, 30.0), st.floats(0.0, 30.0))
 def test_variants_are_chosen_exactly(seed: int, k: int, most_cost: float, most_size: float) -> None:
     """A choice within both limits is found where there is one."""
