@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rlinit.agent.placements.features import LATE_WEIGHT, Observation, observe
@@ -19,6 +19,9 @@ from tests.draws import draws
 from tests.placement_cases import problems_of, random_placement_problem
 
 problems = problems_of(0.0, 0.3)
+
+WITHOUT_TIME = random_placement_problem(1899, 7, 3, transfers="blocking", group_fraction=0.3, zero_fraction=1.0)
+"""An op that receives for a while and takes no time itself goes behind one that ends when it begins to receive."""
 
 
 def random_policy(observed: Observation, seed: int) -> Policy:
@@ -33,6 +36,7 @@ def random_policy(observed: Observation, seed: int) -> Policy:
 
 @settings(max_examples=draws(60), deadline=None)
 @given(problems, st.integers(0, 10**6), st.integers(0, 20), st.integers(1, 3))
+@example(WITHOUT_TIME, 1, 2, 1)
 def test_placements_with_lookahead_are_feasible(problem: PlacementProblem, seed: int, steps: int, ops: int) -> None:
     """Memory, groups, links and precedence hold, and the makespan is that of the schedule, where transfers run at once.
 
