@@ -33,7 +33,7 @@ from rlinit.solving.phases import Form, Kind, Phase, Strategy, follow
 from rlinit.solving.plans import Request
 from rlinit.solving.splits import SPLIT_BOUNDING, SPLIT_METHODS, SplitProblem, SplitSearch
 from rlinit.solving.stage_bounds import NOTHING_FITS
-from rlinit.solving.stage_phases import FEW_IDEALS, MOST_IDEALS, StageSearch
+from rlinit.solving.stage_phases import FEW_IDEALS, MOST_IDEALS, StageSearch, take_result
 from rlinit.solving.stages import CLOSING, METHODS, bounding_phases, checked_strategy, lowered_stages, stage_strategy
 from rlinit.stages.activation_problem import StageActivations, activation_value, with_activations
 from rlinit.stages.plan_fields import stage_parts, stages_from_plan
@@ -195,13 +195,8 @@ def _solve_ideals(search: RelaxedSearch) -> None:
         return
     with incumbent.in_phase("ideals with peaks"):
         found = solve_activation_ideals(incumbent.problem, upper=_between(incumbent)[1], budget=incumbent.budget)
-        if found is None:
-            return
-        incumbent.offer(found.assignment, "ideals with peaks")
-        if np.isfinite(found.bound[0]):
-            incumbent.raise_bound(found.bound, "ideals with peaks")
-        elif incumbent.values is None:
-            incumbent.prove_infeasible(NOTHING_FITS, "ideals with peaks")
+        if found is not None:
+            take_result(incumbent, found, "ideals with peaks")
 
 
 def _bounds_only(progress: Progress | None) -> Progress | None:

@@ -58,6 +58,20 @@ def _without(
     return count
 
 
+@njit(cache=True, nogil=True, inline="always")
+def _softmax(keys: FloatArray, ready: IntArray, count: int, weight: FloatArray) -> tuple[float, float, float]:
+    """Write the weights of ready nodes, 1 for the greatest key; return that key, their sum, and that of key less it."""
+    top, total, mean = -np.inf, 0.0, 0.0
+    for j in range(count):
+        top = max(top, keys[ready[j]])
+    for j in range(count):
+        key = keys[ready[j]] - top
+        weight[j] = math.exp(key)
+        total += weight[j]
+        mean += weight[j] * key
+    return top, total, mean
+
+
 @njit(cache=True, nogil=True)
 def sample_orders(
     keys: FloatArray,
@@ -93,13 +107,7 @@ def sample_orders(
             for i in range(n):
                 slot = 0
                 if count > 1:
-                    top = -np.inf
-                    for j in range(count):
-                        top = max(top, keys[base + ready[j]])
-                    total = 0.0
-                    for j in range(count):
-                        weight[j] = math.exp(keys[base + ready[j]] - top)
-                        total += weight[j]
+                    _, total, _ = _softmax(keys[base:], ready, count, weight)
                     state += GOLDEN
                     left = uniform(state) * total
                     while slot < count - 1 and left >= weight[slot]:
@@ -108,20 +116,6 @@ def sample_orders(
                 u = ready[slot]
                 orders[s, base + i] = u
                 count = _without(u, count, succ_indptr[base:], succ, waiting, ready, place)
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _softmax(keys: FloatArray, ready: IntArray, count: int, weight: FloatArray) -> tuple[float, float, float]:
-    """Write the weights of ready nodes, 1 for the greatest key; return that key, their sum, and that of key less it."""
-    top, total, mean = -np.inf, 0.0, 0.0
-    for j in range(count):
-        top = max(top, keys[ready[j]])
-    for j in range(count):
-        key = keys[ready[j]] - top
-        weight[j] = math.exp(key)
-        total += weight[j]
-        mean += weight[j] * key
-    return top, total, mean
 
 
 @njit(cache=True, nogil=True)
