@@ -48,6 +48,10 @@ _WIDE_LINK = 1e12
 _REFERENCE = 16
 """Sequences at which layers are compared in size."""
 
+_APART = 1e-9
+"""Between sizes of layers that are in different classes, in shares: above the rounding of doubles, below that of sums
+and of the sizes, which keep the 24 bits of a float."""
+
 
 @dataclass(frozen=True, slots=False)
 class DeviceCosts:
@@ -217,7 +221,7 @@ class DeviceCosts:
     @cached_property
     def sizes(self) -> FloatArray:
         """(L,) seconds of each layer, the mean of all kinds."""
-        return np.asarray(self.seconds[:, self._reference, :, 1].mean(axis=0))
+        return _in_classes(self.seconds[:, self._reference, :, 1].mean(axis=0))
 
     @property
     def _reference(self) -> int:
@@ -424,7 +428,19 @@ class PoolCosts(DeviceCosts):
             rooms = stacked(np.full_like(runs.rooms, _WIDE_LINK), runs.rooms)
             runs = runs._replace(rooms=rooms, seconds=np.concatenate([0.0 * runs.seconds, runs.seconds], axis=2))
         fleet = super()._made(stacked(read, rates), spent, runs)
-        return replace(fleet, sizes=np.concatenate([self.prompt_seconds[:, :, 1].mean(axis=0), self.sizes]))
+        return replace(
+            fleet, sizes=np.concatenate([_in_classes(self.prompt_seconds[:, :, 1].mean(axis=0)), self.sizes])
+        )
+
+
+def _in_classes(sizes: FloatArray) -> FloatArray:
+    """Return sizes of layers, equal where layers are alike, on the same side, and as far from its end in powers of two.
+
+    Bounds by prices take layers of one size for alike. Those near an end are in fewer spans than those in the middle.
+    """
+    at = np.arange(len(sizes))
+    sides, steps = np.sign(2 * at - at[-1]), np.frexp(1.0 + np.minimum(at, at[::-1]))[1]
+    return np.asarray(sizes.astype(np.float32) * (1.0 + _APART * sides * steps))
 
 
 def _merged(units: FloatArray) -> FloatArray:

@@ -65,8 +65,8 @@ _NOTHING = ServingPlan("no_solution", 0.0, ServingBound(math.inf), {}, {})
 
 _rate = attrgetter("tokens_per_s")
 
-_SETTLINGS = 12
-"""Bisections of the logarithm of a pass: 0.2% of it are left where its limits are 1,000 times apart."""
+_SETTLINGS, _SETTLED = 12, 1.0002
+"""Bisections of the logarithm of a pass at most, and how close its limits are at the end."""
 
 
 def plan_serving(
@@ -194,10 +194,8 @@ def _side_by_side(
 ) -> list[ServingPlan]:
     """Return all layouts of all devices, and for each latency the most that parts serve side by side within it."""
     found = list(parts[0, max(end for _, end in parts)])
-    for plans in (_most(parts, latency_s)[1] for latency_s in latencies):
-        if plans and plans[0] not in found:
-            found.append(_joined(plans))
-    return found
+    joined = (_most(parts, latency_s)[1] for latency_s in latencies)
+    return found + [_joined(plans) for plans in joined if plans]
 
 
 def _most(
@@ -300,7 +298,7 @@ def _in_one_pass(costs: DeviceCosts, spans: Spans, longest_s: float) -> ServingP
     """Return what spans serve in the shortest pass that their caches and batches allow; nothing where none is.
 
     The shorter a pass, the more of them the caches take; the more a device passes, the larger its batches, and the
-    longer its share of the pass. The length at which both agree is bisected.
+    longer its share of the pass. The length at which both agree is bisected. It is at least what a longer pass takes.
     """
     best = _NOTHING
     low, high = costs.shortest_s, longest_s
@@ -311,15 +309,19 @@ def _in_one_pass(costs: DeviceCosts, spans: Spans, longest_s: float) -> ServingP
         for (_, name), rate in flow.items():
             passed[name] = passed.get(name, 0.0) + rate
         paths = _paths(costs.delays, costs.held(spans, pass_s, passed)[1], flow)
-        if max((path.seconds for path in paths), default=math.inf) <= pass_s:
-            high = pass_s
+        slowest = max((path.seconds for path in paths), default=math.inf)
+        inside = low < slowest < high
+        if slowest <= pass_s:
+            high, low = pass_s, max(low, slowest)
             if value > best.tokens_per_s:
                 best = replace(best, status="feasible", tokens_per_s=value, spans=spans, flow=flow, paths=paths)
         elif pass_s == high:
             break
         else:
             low = pass_s
-        pass_s = math.sqrt(low * high)
+        if high <= low * _SETTLED:
+            break
+        pass_s = slowest if inside else math.sqrt(low * high)
     return best
 
 

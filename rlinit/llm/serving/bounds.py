@@ -159,10 +159,8 @@ def ways_of(kinds: Kinds, sizes: FloatArray) -> tuple[list[Ways], IntArray]:
     return found, classes
 
 
-def covers_of(
-    ways: Ways, counts: IntArray, prices: FloatArray, weights: IntArray, steps: int, *, choose: bool = False
-) -> tuple[FloatArray, Any]:
-    """Return (G + 1,) least cost of so many steps in a layer, and the choice of it where asked for.
+def covers_of(ways: Ways, counts: IntArray, prices: FloatArray, weights: IntArray, steps: int) -> FloatArray:
+    """Return the table of `least_covers` of a class of layers, whose last row is the least cost of so many steps.
 
     Parameters
     ----------
@@ -172,14 +170,10 @@ def covers_of(
         Steps that each way passes.
     steps
         Of the grid.
-    choose
-        Whether the choice is kept.
     """
-    rows = (int(counts.sum()), len(counts)) if choose else (0, 0)
-    choice, taken = (np.zeros((count, steps + 1), np.int64) for count in rows)
-    least = np.empty(steps + 1)
-    least_covers(ways.starts, weights, ways.units, counts, prices, choice, taken, least)
-    return least, (choice, taken)
+    table = np.empty((int(counts.sum()) + len(counts) + 1, steps + 1))
+    least_covers(ways.starts, weights, ways.units, counts, prices, table)
+    return table
 
 
 def priced_bound(
@@ -202,19 +196,16 @@ def priced_bound(
     best, proving, rows = _STEPS, prices, []
     weights = [steps_of(ways.rates, highest / _STEPS, _STEPS) for ways in all_ways]
     for _ in range(_ROUNDS):
-        costs, choices = np.zeros(_STEPS + 1), []
-        for ways, steps in zip(all_ways, weights, strict=True):
-            least, choice = covers_of(ways, counts, prices, steps, _STEPS, choose=True)
-            costs += ways.layers * least
-            choices.append(choice)
+        tables = [covers_of(ways, counts, prices, steps, _STEPS) for ways, steps in zip(all_ways, weights, strict=True)]
+        costs = np.sum([ways.layers * table[-1] for ways, table in zip(all_ways, tables, strict=True)], axis=0)
         reached = int(np.flatnonzero(costs <= 1 + SAFETY).max())
         if reached < best:
             best, proving = reached, prices
         if best == 0:
             break
         row = np.zeros(len(counts))
-        for ways, steps, choice in zip(all_ways, weights, choices, strict=True):
-            row += ways.layers * used_units(ways.starts, steps, ways.units, counts, choice[0], choice[1], best)
+        for ways, steps, table in zip(all_ways, weights, tables, strict=True):
+            row += ways.layers * used_units(ways.starts, steps, ways.units, counts, prices, table, best)
         rows.append(row)
         cost, prices = _best_prices(np.array(rows), counts)
         if cost <= 1 + SAFETY:
@@ -264,7 +255,7 @@ def _refined(
         costs = 0.0
         for ways in all_ways:
             weights = steps_of(ways.rates, rate / _FINE_STEPS, _FINE_STEPS)
-            costs += ways.layers * covers_of(ways, kinds.counts, prices, weights, _FINE_STEPS)[0][-1]
+            costs += ways.layers * covers_of(ways, kinds.counts, prices, weights, _FINE_STEPS)[-1, -1]
         low, high = (low, rate) if costs > 1 + SAFETY else (rate, high)
         rate = 0.5 * (low + high)
     if high == other.tokens_per_s:

@@ -531,7 +531,7 @@ def _swept(fleet: Fleet, kinds: Kinds, prices: FloatArray, rate: float, width: i
     for m, row in enumerate(prices):
         for c, ways in enumerate(all_ways):
             steps = np.minimum(np.floor(ways.rates * (1 + 1e-12) / unit), _STEPS).astype(np.int64)
-            covers[m, c] = covers_of(ways, kinds.counts, row, steps, _STEPS)[0]
+            covers[m, c] = covers_of(ways, kinds.counts, row, steps, _STEPS)[-1]
     if not np.isfinite(covers).all():
         return {}
     found = sweep_spans(

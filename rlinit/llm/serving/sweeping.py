@@ -74,10 +74,23 @@ class _Front(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
+def _lower(prices: FloatArray, others: FloatArray, more: float) -> bool:
+    """Set prices to others and so much more where that is less; return whether it is anywhere.
+
+    Its indices are those of the loop alone, so that it compiles to vector instructions.
+    """
+    better = False
+    for g in range(len(prices)):
+        price = others[g] + more
+        better |= price < prices[g]
+        prices[g] = min(prices[g], price)
+    return better
+
+
+@njit(cache=True, nogil=True)
 def least_covers(
-    starts: IntArray, weights: IntArray, units: FloatArray, counts: IntArray, prices: FloatArray, choice: IntArray,
-    taken: IntArray, least: FloatArray,
-) -> None:  # fmt: skip
+    starts: IntArray, weights: IntArray, units: FloatArray, counts: IntArray, prices: FloatArray, table: FloatArray
+) -> None:
     """Set the least price of devices that pass g steps together, for each g.
 
     Parameters
@@ -88,75 +101,58 @@ def least_covers(
         Steps that each way passes, and the share of the device's price that it costs.
     counts, prices
         (K,) of the kinds.
-    choice, taken
-        (D, G + 1) way of the last of so many devices, (K, G + 1) devices of a kind: receive the choice. Without rows
-        there is none, which is several times faster.
-    least
-        (G + 1,) receives the prices; inf where the devices do not pass as much.
+    table
+        (D + K + 1, G + 1) receives a row of prices for each kind of devices of those before it, then one for each
+        number of devices of it with these; at last that of all kinds. inf where the devices do not pass as much.
     """
-    size = len(least)
-    least[:] = np.inf
-    least[0] = 0.0
-    before, after = np.empty(size), np.empty(size)
-    row = 0
+    size, row = table.shape[1], 0
+    table[:] = np.inf
+    table[0, 0] = 0.0
     for k in range(len(counts)):
-        before[:] = least
-        for n in range(counts[k]):
-            after[:] = np.inf
+        least = table[row + counts[k] + 1]
+        least[:] = table[row]
+        for n in range(row, row + counts[k]):
+            before, after = table[n], table[n + 1]
             for at in range(starts[k], starts[k + 1]):
                 weight, cost = weights[at], prices[k] * units[at]
-                if not len(choice):
-                    for g in range(weight):
-                        after[g] = min(after[g], before[0] + cost)
-                    for g in range(weight, size):
-                        after[g] = min(after[g], before[g - weight] + cost)
-                    continue
-                for g in range(size):
-                    found = before[g - weight if g > weight else 0] + cost
-                    if found < after[g]:
-                        after[g] = found
-                        choice[row, g] = at
-            row += 1
-            better = False
-            for g in range(size):
-                if after[g] < least[g]:
-                    least[g] = after[g]
-                    better = True
-                    if len(choice):
-                        taken[k, g] = n + 1
+                lowest = before[0] + cost
+                for g in range(weight):
+                    after[g] = min(after[g], lowest)
+                _lower(after[weight:], before[: size - weight], cost)
+            better = _lower(least, after, 0.0)
             if not better:
-                row += counts[k] - n - 1
                 break
-            before, after = after, before
+        row += counts[k] + 1
 
 
 @njit(cache=True, nogil=True)
 def used_units(
-    starts: IntArray,
-    weights: IntArray,
-    units: FloatArray,
-    counts: IntArray,
-    choice: IntArray,
-    taken: IntArray,
+    starts: IntArray, weights: IntArray, units: FloatArray, counts: IntArray, prices: FloatArray, table: FloatArray,
     goal: int,
-) -> FloatArray:
+) -> FloatArray:  # fmt: skip
     """Return (K,) units of each kind in the choice of `least_covers` for a number of steps.
 
     Parameters
     ----------
-    starts, weights, units, counts, choice, taken
+    starts, weights, units, counts, prices, table
         As there.
     goal
-        Steps.
+        Steps that have a price.
     """
-    used = np.zeros(len(counts))
-    row = counts.sum()
+    used, last = np.zeros(len(counts)), len(table) - 1
     for k in range(len(counts) - 1, -1, -1):
-        row -= counts[k]
-        for n in range(taken[k, goal] - 1, -1, -1):
-            at = choice[row + n, goal]
-            used[k] += units[at]
-            goal = max(0, goal - weights[at])
+        row = last - counts[k] - 1
+        for n in range(row, last):
+            if table[n, goal] == table[last, goal]:
+                break
+        for before in range(n - 1, row - 1, -1):
+            for at in range(starts[k], starts[k + 1]):
+                rest = max(0, goal - weights[at])
+                if table[before, rest] + prices[k] * units[at] == table[before + 1, goal]:
+                    used[k] += units[at]
+                    goal = rest
+                    break
+        last = row
     return used
 
 
