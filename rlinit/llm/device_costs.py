@@ -34,7 +34,7 @@ from rlinit.limits import check_number
 from rlinit.llm.architecture import Part
 from rlinit.llm.lowering import Settings, logit_bytes, room_bytes, unit_seconds
 from rlinit.llm.model import LanguageModel, Phase, Workload
-from rlinit.llm.serving.coverage import balanced
+from rlinit.llm.serving.coverage import balanced, span_sizes
 from rlinit.llm.serving.fleets import SINK, SOURCE, Fleet, Runs
 from rlinit.llm.serving.pools import Traffic, stacked
 from rlinit.units import BITS
@@ -198,17 +198,17 @@ class DeviceCosts:
             weight * unit_seconds(model.with_workload(batch=batch), kinds, units, ((phase, 1),))
             for (model, _), batch, weight in zip(self.requests, batches, weights, strict=True)
         ]
-        return _spans(_merged(np.sum(table, axis=0)))
+        return span_sizes(_merged(np.sum(table, axis=0)))
 
     @cached_property
     def sequences(self) -> FloatArray:
         """(d, L, L + 1) whose cache a device has room for beside the weights of j layers; below 0: not for them."""
         units = [parts for _, parts in self.model.units()]
         stored = [[sum(map(self.model.weight_bytes, parts)) for parts in units]]
-        weights = _spans(_merged(np.array(stored, np.float64)))[0]
+        weights = span_sizes(_merged(np.array(stored, np.float64)))[0]
         answers = [(model, rate * model.workload.decode_steps) for model, rate in self.requests]
         kept = [[sum(model.kv_bytes(part) * rate for model, rate in answers for part in parts) for parts in units]]
-        cached = _spans(_merged(np.array(kept, np.float64)))[0]
+        cached = span_sizes(_merged(np.array(kept, np.float64)))[0]
         longest = max((model for model, _ in answers), key=lambda model: model.workload.context)
         most = longest.with_workload(batch=self.most_sequences)
         used = list(self.devices)
@@ -231,7 +231,7 @@ class DeviceCosts:
     def rest(self) -> FloatArray:
         """(L, L + 1) least seconds of all other layers."""
         fastest = self.seconds[:, 0, :, 1].min(axis=0)
-        return np.asarray(fastest.sum() - _spans(fastest[None])[0])
+        return np.asarray(fastest.sum() - span_sizes(fastest[None])[0])
 
     @property
     def shortest_s(self) -> float:
@@ -286,7 +286,7 @@ class DeviceCosts:
         shared
             Whether layers keep to their shares of the pass, so that every path takes so long at most.
         """
-        share = pass_s * _spans(self.sizes[None])[0] / self.sizes.sum() if shared else np.inf
+        share = pass_s * span_sizes(self.sizes[None])[0] / self.sizes.sum() if shared else np.inf
         rates, seconds = [], []
         for at, kind in enumerate(self._kinds[1]):
             fits = self.seconds[kind] + self.hops[at] <= share * (1 + 1e-12)
@@ -387,7 +387,7 @@ class PoolCosts(DeviceCosts):
         kept = np.array([[math.fsum(map(read, parts)) for _, parts in self.model.units()]])
         prompts = sum(rate * model.workload.prompt for model, rate in self.requests) * self.token_bytes
         return Traffic(
-            self.layers, self.passes, bandwidths, latencies, prompts, self.token_bytes, _spans(_merged(kept))[0]
+            self.layers, self.passes, bandwidths, latencies, prompts, self.token_bytes, span_sizes(_merged(kept))[0]
         )  # fmt: skip
 
     @cached_property
@@ -449,11 +449,3 @@ def _merged(units: FloatArray) -> FloatArray:
     layers[..., 0] += units[..., 0]
     layers[..., -1] += units[..., -1]
     return layers
-
-
-def _spans(layers: FloatArray) -> FloatArray:
-    """Return (.., L, L + 1) sums of j layers from a first one on; spans that end behind the last one stop there."""
-    count = layers.shape[-1]
-    before = np.concatenate([np.zeros((*layers.shape[:-1], 1)), np.cumsum(layers, axis=-1)], axis=-1)
-    ends = np.minimum(np.arange(count)[:, None] + np.arange(count + 1), count)
-    return np.asarray(before[..., ends] - before[..., :-1, None])

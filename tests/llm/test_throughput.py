@@ -17,6 +17,9 @@ from rlinit.errors import InvalidConfig
 from rlinit.hardware import Device, Hardware
 from rlinit.llm.device_costs import DeviceCosts
 from rlinit.llm.lowering import Settings
+from rlinit.llm.serving.bounds import ServingBound
+from rlinit.llm.serving.layouts import Route
+from rlinit.llm.throughput import _side_by_side
 
 CONFIG = {"model_type": "llama", "num_hidden_layers": 4, "hidden_size": 2048, "intermediate_size": 8192}
 MODEL = llm.load(CONFIG, prompt=500, output=100)
@@ -143,3 +146,13 @@ def test_a_plan_from_the_command_line_is_verified(tmp_path: Path, capsys: pytest
     assert "a token takes" in capsys.readouterr().out
     assert main(["verify", str(out), str(tmp_path / "layout.rates.json")]) == 0
     assert "VERIFIED (exact) serving" in capsys.readouterr().out
+
+
+def test_a_part_that_is_also_a_layout_of_all_serves_beside_others() -> None:
+    """The fast machines by themselves are the best of all, and the slow ones still come on top."""
+    fast, slow = (
+        llm.ServingPlan("feasible", rate, ServingBound(rate), {name: (0, 4)}, {}, paths=(Route((name,), rate, 1.0),))
+        for name, rate in (("d0", 5.0), ("d1", 1.0))
+    )
+    found = _side_by_side({(0, 1): [fast], (1, 2): [slow], (0, 2): [fast]}, (math.inf,))
+    assert max(plan.tokens_per_s for plan in found) == 6.0

@@ -239,16 +239,16 @@ def _root(high: float, covers: Callable[[float], bool]) -> float:
 
 
 def span_sizes(sizes: FloatArray) -> FloatArray:
-    """Return (L, L + 1) size of j layers from a first one on.
+    """Return (.., L, L + 1) size of j layers from a first one on; spans that end behind the last one stop there.
 
     Parameters
     ----------
     sizes
-        (L,) of the layers.
+        (.., L) of the layers.
     """
-    before = _before(sizes)
-    ends = np.minimum(np.arange(len(sizes))[:, None] + np.arange(len(sizes) + 1), len(sizes))
-    return np.asarray(before[ends] - before[:-1, None])
+    before, count = _before(sizes), sizes.shape[-1]
+    ends = np.minimum(np.arange(count)[:, None] + np.arange(count + 1), count)
+    return np.asarray(before[..., ends] - before[..., :-1, None])
 
 
 def balanced(fleet: Fleet, first: int) -> Fleet:
