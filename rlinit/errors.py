@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 __all__ = [
     "BackendUnavailable",
     "CheckpointError",
@@ -14,6 +17,7 @@ __all__ = [
     "SolverFailure",
     "TrainingFailure",
     "first_line",
+    "imported",
 ]
 
 
@@ -65,3 +69,27 @@ def first_line(problem: BaseException) -> str:
     """Return the kind of an error and the first line of what it says: what one line of a message has room for."""
     lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
     return f"{type(problem).__name__}: {lines[0][:200]}" if lines else type(problem).__name__
+
+
+def imported(module: str, purpose: str, install: str) -> Any:
+    """Return a module of an optional package.
+
+    Parameters
+    ----------
+    module
+        Its full name.
+    purpose
+        What needs it, as a message begins.
+    install
+        What pip is to install, such as ``rlinit[torch]``.
+
+    Raises
+    ------
+    BackendUnavailable
+        It is not installed, or cannot be imported.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as problem:
+        package = module.partition(".")[0]
+        raise BackendUnavailable(f"{purpose} needs {package} ({problem}); pip install {install}") from problem

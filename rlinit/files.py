@@ -70,6 +70,35 @@ def _unknown_key(problem: fastjsonschema.JsonSchemaValueException) -> str:
     return f"unknown key {unknown[0]!r}{closest(str(unknown[0]), known)} (expected {', '.join(known)})"
 
 
+def read_text(
+    path: str | Path, error: type[RlinitError], *, encoding: str = "utf-8", most_bytes: int | None = None
+) -> str:
+    """Return the text of a file, line ends as they are.
+
+    Parameters
+    ----------
+    path
+        The file.
+    error
+        The class to raise.
+    encoding
+        Of the file; ``utf-8-sig`` passes over a mark that spreadsheets write.
+    most_bytes
+        Larger files are refused; None: any size.
+
+    Raises
+    ------
+    RlinitError
+        Of the class `error`: the file cannot be read, is no such text, or is too large.
+    """
+    try:
+        if most_bytes is not None and Path(path).stat().st_size > most_bytes:
+            raise error(f"{path} is larger than {most_bytes:,} bytes")
+        return Path(path).read_bytes().decode(encoding)
+    except (OSError, UnicodeDecodeError) as problem:
+        raise error(f"cannot read {path}: {problem}") from problem
+
+
 def read_json(path: str | Path, schema: str | None, error: type[RlinitError]) -> dict[str, Any]:
     """Return the object in a JSON file after checking it against a schema; `error` says what is wrong and where.
 
@@ -87,10 +116,7 @@ def read_json(path: str | Path, schema: str | None, error: type[RlinitError]) ->
     RlinitError
         Of the class `error`: the file cannot be read, is not JSON (NaN and infinities are not), or breaks the schema.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise error(f"cannot read {path}: {problem}") from problem
+    text = read_text(path, error)
     try:
         data = parse_json(text)
     except ValueError as problem:

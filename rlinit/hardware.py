@@ -20,7 +20,7 @@ from rlinit.arrays import ROUNDING
 from rlinit.devices.efficiency import Efficiency, efficiencies_of
 from rlinit.devices.presets import compose, kinds, nearest, papers
 from rlinit.errors import InvalidHardware
-from rlinit.files import check_schema, read_json, write_json
+from rlinit.files import check_schema, read_json, read_text, write_json
 from rlinit.limits import LARGEST, LARGEST_BATCH, check_device_count, check_name, check_number, closest
 from rlinit.units import DTYPES, parse_quantity, rate_for
 
@@ -488,10 +488,9 @@ class Hardware:
         """
         if Path(path).suffix != ".toml":
             return cls.from_dict(read_json(path, "hardware", InvalidHardware))
+        text = read_text(path, InvalidHardware)
         try:
-            data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as problem:
-            raise InvalidHardware(f"cannot read {path}: {problem}") from problem
+            data = tomllib.loads(text)
         except tomllib.TOMLDecodeError as problem:
             raise InvalidHardware(f"{path} is not valid TOML: {problem}") from None
         check_schema(data, "hardware", InvalidHardware, str(path))

@@ -14,6 +14,7 @@ import math
 from pathlib import Path
 
 from rlinit.errors import InvalidGraph
+from rlinit.files import read_text
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 
@@ -41,10 +42,7 @@ def load(path: str | Path) -> tuple[Graph, Hardware]:
         An unreadable file or a malformed line, which the message gives with its number, or precedence with a cycle.
     """
     source = Path(path)
-    try:
-        text = source.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise InvalidGraph(f"cannot read {source}: {problem}") from problem
+    text = read_text(source, InvalidGraph)
     rows = [(number, line.split()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     if not rows or len(rows[0][1]) != 1:
         raise InvalidGraph(f"{source}: expected the number of tasks on the first line")

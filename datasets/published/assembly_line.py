@@ -12,6 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlinit.errors import InvalidGraph
+from rlinit.files import read_text
 from rlinit.graph import Graph
 
 __all__ = ["load"]
@@ -50,10 +51,7 @@ def load(path: str | Path) -> Graph:
 
 def _sections(source: Path) -> dict[str, list[tuple[int, str]]]:
     """Return the numbered lines under each ``<heading>`` that are not empty."""
-    try:
-        lines = source.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as problem:
-        raise InvalidGraph(f"cannot read {source}: {problem}") from problem
+    lines = read_text(source, InvalidGraph).splitlines()
     sections: dict[str, list[tuple[int, str]]] = {}
     rows: list[tuple[int, str]] = []
     for number, line in enumerate(map(str.strip, lines), 1):

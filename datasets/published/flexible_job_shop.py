@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinit.errors import InvalidGraph, InvalidHardware
+from rlinit.files import read_text
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.limits import check_device_count
@@ -42,10 +43,7 @@ def load(path: str | Path) -> tuple[Graph, Hardware]:
         More machines than `rlinit.limits.MAX_DEVICES`.
     """
     source = Path(path)
-    try:
-        lines = source.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as problem:
-        raise InvalidGraph(f"cannot read {source}: {problem}") from problem
+    lines = read_text(source, InvalidGraph).splitlines()
     rows = [(f"{source}, line {number}", line.split()) for number, line in enumerate(lines, 1) if line.strip()]
     if not rows or len(rows[0][1]) < 2:
         raise InvalidGraph(f"{source}: expected the numbers of jobs and machines in the first line")

@@ -11,6 +11,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 from rlinit.errors import InvalidGraph, InvalidHardware
+from rlinit.files import read_text
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.limits import check_device_count
@@ -73,10 +74,7 @@ def best_known(path: str | Path) -> float:
 
 
 def _graph_element(source: Path) -> ElementTree.Element:
-    try:
-        text = source.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise InvalidGraph(f"cannot read {source}: {problem}") from problem
+    text = read_text(source, InvalidGraph)
     if "<!ENTITY" in text:
         raise InvalidGraph(f"{source}: declares entities; expected plain GXL")
     try:

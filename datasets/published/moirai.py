@@ -7,17 +7,15 @@ Moirai, section III (the model) and table III. Data: github.com/moirai-placement
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.errors import BackendUnavailable, InvalidGraph
+from rlinit.errors import InvalidGraph, imported
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 
@@ -56,10 +54,7 @@ def load(path: str | Path) -> tuple[Graph, Hardware]:
     BackendUnavailable
         The package ``xlrd`` is not installed.
     """
-    try:
-        xlrd: Any = importlib.import_module("xlrd")
-    except ImportError:
-        raise BackendUnavailable("reading .xls needs xlrd; install rlinit[readers]") from None
+    xlrd = imported("xlrd", "reading .xls", "rlinit[readers]")
     source = Path(path)
     try:
         with xlrd.open_workbook(str(source)) as book:

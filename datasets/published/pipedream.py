@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlinit.errors import InvalidGraph
+from rlinit.files import read_text
 from rlinit.graph import Graph
 
 __all__ = ["load"]
@@ -51,10 +52,7 @@ def load(path: str | Path, *, passes: Literal["forward", "both"] = "forward") ->
     if passes not in ("forward", "both"):
         raise InvalidGraph(f"passes is {passes!r}; expected 'forward' or 'both'")
     source = Path(path)
-    try:
-        lines = source.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as problem:
-        raise InvalidGraph(f"cannot read {source}: {problem}") from problem
+    lines = read_text(source, InvalidGraph).splitlines()
     ops: list[tuple[str, dict[str, Any]]] = []
     edges: list[tuple[str, str]] = []
     for number, line in enumerate(lines, 1):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlinit.errors import InvalidGraph, InvalidHardware
+from rlinit.files import read_text
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.limits import check_device_count
@@ -45,10 +46,7 @@ def load(path: str | Path, processors: int) -> tuple[Graph, Hardware]:
     if processors < 1:
         raise InvalidGraph(f"processors is {processors}; expected an integer >= 1")
     check_device_count(processors, InvalidHardware)
-    try:
-        text = source.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise InvalidGraph(f"cannot read {source}: {problem}") from problem
+    text = read_text(source, InvalidGraph)
     lines = [(number, line.split("#", 1)[0].split()) for number, line in enumerate(text.splitlines(), 1)]
     rows = [(number, _whole(words, f"{source}, line {number}")) for number, words in lines if words]
     if not rows or len(rows[0][1]) != 1 or not 0 < rows[0][1][0] <= _MAX_TASKS:

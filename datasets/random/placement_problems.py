@@ -185,17 +185,12 @@ def _part(whole: PlacementProblem, kept: IntArray, time_s: FloatArray) -> Placem
     number = np.full(whole.num_ops, -1, np.int64)
     number[kept] = np.arange(len(kept))
     edges = number[whole.edges]
-    return PlacementProblem(
-        objective=whole.objective,
-        transfers=whole.transfers,
-        shard_inputs=1,
+    return replace(
+        whole,
         time_s=np.ascontiguousarray(time_s[kept]),
         tensor_bytes=whole.tensor_bytes[kept],
         weight_bytes=whole.weight_bytes[kept],
         shard_bytes=whole.shard_bytes[kept],
-        capacity_bytes=whole.capacity_bytes,
-        s_per_byte=whole.s_per_byte,
-        delay_s=whole.delay_s,
         edges=np.ascontiguousarray(edges[(edges >= 0).all(axis=1)]),
         order=number[whole.order][number[whole.order] >= 0],
         group=np.arange(len(kept)),
@@ -231,20 +226,12 @@ def _on_devices(rng: np.random.Generator, problem: PlacementProblem, op_s: Float
     if weight.any() and rng.random() < _BINDING:
         # Whatever was placed before, the next op fits somewhere.
         capacity = weight.max() + rng.uniform(1.1, 2.5, d) * weight.sum() / d
-    return PlacementProblem(
-        objective="latency",
-        transfers="parallel",
-        shard_inputs=1,
+    return replace(
+        problem,
         time_s=np.ascontiguousarray(np.stack([np.zeros((n, d)), op_s], axis=2)),
-        tensor_bytes=problem.tensor_bytes,
-        weight_bytes=problem.weight_bytes,
-        shard_bytes=problem.shard_bytes,
         capacity_bytes=capacity,
         s_per_byte=np.where(apart, (1.0 - fixed) * moved_s / max(float(problem.tensor_bytes.mean()), 1e-300), 0.0),
         delay_s=np.where(apart, fixed * moved_s, 0.0),
-        edges=problem.edges,
-        order=problem.order,
-        group=problem.group,
     )
 
 

@@ -98,24 +98,8 @@ class _Drawn:
 
     def take(self, keep: IntArray) -> _Drawn:
         """Return some of them."""
-        graphs = self.graphs
-        kept = GraphBatch(
-            graphs.parents[keep],
-            graphs.param_bytes[keep],
-            graphs.out_bytes[keep],
-            graphs.flops[keep],
-            graphs.seed,
-            graphs.first,
-        )
-        return _Drawn(
-            kept,
-            self.stages[keep],
-            self.memory[keep],
-            self.transfer[keep],
-            self.overflows[keep],
-            self.tightness[keep],
-            self.power[:, keep],
-        )
+        rows = (self.stages, self.memory, self.transfer, self.overflows, self.tightness)
+        return _Drawn(self.graphs.take(keep), *(row[keep] for row in rows), self.power[:, keep])
 
 
 def draw_problems(params: ProblemParams, seed: int, num_nodes: int, count: int) -> StageBatch:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -132,20 +131,11 @@ class _Model:
 
     def widths(self) -> dict[int, float]:
         """Return op -> bytes of the tensors alive around it, in Kahn's order with the smallest index first."""
-        waiting = dict.fromkeys(self.forward, 0)
-        after: dict[int, list[int]] = {v: [] for v in self.forward}
-        for u, v in self.ordered:
-            waiting[v] += 1
-            after[u].append(v)
-        ready = [v for v in self.forward if not waiting[v]]
-        place: dict[int, int] = {}
-        while ready:
-            u = heapq.heappop(ready)
-            place[u] = len(place)
-            for v in after[u]:
-                waiting[v] -= 1
-                if not waiting[v]:
-                    heapq.heappush(ready, v)
+        import networkx as nx
+
+        forward: nx.DiGraph[int] = nx.DiGraph(self.ordered)
+        forward.add_nodes_from(self.forward)
+        place = {v: at for at, v in enumerate(nx.lexicographical_topological_sort(forward))}
         ends: list[list[int | Fraction]] = [[] for _ in range(len(place) + 1)]
         begins: list[list[int | Fraction]] = [[] for _ in range(len(place) + 1)]
         for t in self.forward_tensors:

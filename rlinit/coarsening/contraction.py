@@ -17,6 +17,7 @@ a lower bound proven on it holds for the coarse problem ONLY.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -141,17 +142,12 @@ def contract_problem(coarsened: Coarsened, problem: PlacementProblem) -> Placeme
     last = np.array([path[-1] for path in coarsened.members], np.int64)
     time_s = np.zeros((count, *problem.time_s.shape[1:]))
     np.add.at(time_s, group_of_op, problem.time_s)
-    return PlacementProblem(
-        objective=problem.objective,
-        transfers=problem.transfers,
-        shard_inputs=problem.shard_inputs,
+    return dataclasses.replace(
+        problem,
         time_s=time_s,
         tensor_bytes=problem.tensor_bytes[last],
         weight_bytes=group_sums(problem.weight_bytes, group_of_op, count),
         shard_bytes=group_sums(problem.shard_bytes, group_of_op, count),
-        capacity_bytes=problem.capacity_bytes,
-        s_per_byte=problem.s_per_byte,
-        delay_s=problem.delay_s,
         edges=coarsened.graph.edges,
         order=coarsened.graph.order,
         group=_contracted_groups(problem.group, group_of_op, count),

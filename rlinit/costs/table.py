@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from rlinit.errors import RlinitError
-from rlinit.files import MAX_BYTES, write_atomically
+from rlinit.files import MAX_BYTES, read_text, write_atomically
 from rlinit.graph import Graph
 from rlinit.units import format_seconds
 
@@ -299,13 +299,8 @@ class CostTable:
             message names the line.
         """
         _require_csv(path)
-        try:
-            if Path(path).stat().st_size > MAX_BYTES:
-                raise InvalidCostTable(f"{path} is larger than {MAX_BYTES:,} bytes")
-            text = Path(path).read_bytes().decode("utf-8-sig")  # line ends inside quotes stay as they are
-        except (OSError, UnicodeDecodeError) as problem:
-            raise InvalidCostTable(f"cannot read {path}: {problem}") from problem
-        return _from_csv(text, path)
+        # Line ends inside quotes stay as they are.
+        return _from_csv(read_text(path, InvalidCostTable, encoding="utf-8-sig", most_bytes=MAX_BYTES), path)
 
 
 def _require_csv(path: str | Path) -> None:

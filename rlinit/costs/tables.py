@@ -23,7 +23,7 @@ from rlinit.arrays import FloatArray
 from rlinit.costs.interpolation import Interpolation
 from rlinit.costs.table import InvalidCostTable
 from rlinit.devices.presets import kinds
-from rlinit.errors import BackendUnavailable
+from rlinit.errors import imported
 from rlinit.limits import closest
 from rlinit.units import BITS
 
@@ -503,10 +503,7 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
             line = next(at for at, row in enumerate(rows, 2) if len(row) != len(header))
             raise InvalidCostTable(f"{path}, line {line}: expected {len(header)} cells")
         return {name: np.array([row[at] for row in rows]) for at, name in enumerate(header)}
-    try:
-        from pyarrow import parquet
-    except ImportError as problem:
-        raise BackendUnavailable("Parquet tables need pyarrow; install rlinit[tables]") from problem
+    parquet = imported("pyarrow.parquet", "reading Parquet tables", "rlinit[tables]")
     try:
         table = parquet.read_table(path)
     except (OSError, ValueError) as problem:

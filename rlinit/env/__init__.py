@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlinit.env.problem_sources import Limits, OneProblem, ProblemSource
+from rlinit.errors import imported
 from rlinit.late import late_names
 
 if TYPE_CHECKING:
@@ -40,14 +41,9 @@ __getattr__, _ = late_names(__name__)
 
 
 def _register() -> None:
-    from rlinit.errors import BackendUnavailable
-
-    try:
-        from gymnasium.envs.registration import register
-    except ImportError:
-        raise BackendUnavailable("the environments need gymnasium: pip install rlinit[agent]") from None
+    registration = imported("gymnasium.envs.registration", "playing environments", "rlinit[agent]")
     for name, kind in ((STAGES, "Stage"), (PLACEMENT, "Placement")):
-        register(
+        registration.register(
             id=name,
             entry_point=f"rlinit.env.environments:{kind}Env",
             vector_entry_point=f"rlinit.env.vector_environments:{kind}VectorEnv",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinit.errors import InvalidGraph
-from rlinit.files import MAX_BYTES
+from rlinit.files import MAX_BYTES, read_text
 from rlinit.graph import Graph
 
 _COLUMNS = ("op", "after", "seconds", "bytes")
@@ -30,12 +30,7 @@ def load_profile(path: str | Path) -> Graph:
         A file that cannot be read, other columns, or a row that makes no sense; the message gives its line.
     """
     source = Path(path)
-    try:
-        if source.stat().st_size > MAX_BYTES:
-            raise InvalidGraph(f"{source} is larger than {MAX_BYTES:,} bytes")
-        text = source.read_bytes().decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise InvalidGraph(f"cannot read {source}: {problem}") from problem
+    text = read_text(source, InvalidGraph, encoding="utf-8-sig", most_bytes=MAX_BYTES)
     reader = csv.reader(text.splitlines(keepends=True))
     ops: list[tuple[str, dict[str, Any]]] = []
     edges: list[tuple[str, str]] = []

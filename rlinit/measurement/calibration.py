@@ -16,8 +16,6 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from rlinit.costs.table import CostRow, CostTable, InvalidCostTable
 from rlinit.errors import InvalidPlan
 from rlinit.files import read_json, write_json
@@ -101,11 +99,6 @@ class Calibration:
     def rank_correlation(self) -> float | None:
         """Spearman's rank correlation of predicted with measured seconds of ops; see `rank_correlation`."""
         return rank_correlation([row.predicted_s for row in self.ops], [row.measured_s for row in self.ops])
-
-    @property
-    def correlation(self) -> float | None:
-        """Pearson's correlation of predicted with measured seconds of ops; None as for `rank_correlation`."""
-        return _pearson(np.array([row.predicted_s for row in self.ops]), np.array([row.measured_s for row in self.ops]))
 
     @property
     def factor(self) -> float:
@@ -251,18 +244,11 @@ def rank_correlation(predicted: Sequence[float], measured: Sequence[float]) -> f
     >>> rank_correlation([1.0, 2.0, 3.0], [10.0, 20.0, 15.0])
     0.5
     """
-    from scipy.stats import rankdata
+    from scipy.stats import spearmanr
 
-    return _pearson(rankdata(predicted), rankdata(measured))
-
-
-def _pearson(x: np.ndarray[Any, np.dtype[np.float64]], y: np.ndarray[Any, np.dtype[np.float64]]) -> float | None:
-    if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
+    if len(set(predicted)) < 2 or len(set(measured)) < 2:
         return None
-    # Scaled first, so that neither tiny nor huge seconds leave the range of numbers.
-    x, y = x / np.abs(x).max(), y / np.abs(y).max()
-    x, y = x - x.mean(), y - y.mean()
-    return float(np.clip((x @ y) / math.sqrt(float(x @ x) * float(y @ y)), -1.0, 1.0))
+    return float(spearmanr(predicted, measured).statistic)
 
 
 def _predicted(plan: Plan, graph: Graph | None, hardware: Hardware | None) -> dict[_Key, float]:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Measuring",
+    "cpu_name",
     "device_versions",
     "figure_of",
     "measure_ops",
@@ -187,7 +188,7 @@ def device_versions(device: torch.device) -> str:
         what = f"{device}, {torch.cuda.get_device_name(device)}, cuda {torch.version.cuda}"
         what += f", float32 matmul {torch.get_float32_matmul_precision()}, conv tf32 {torch.backends.cudnn.allow_tf32}"
     else:
-        what = f"{_cpu_name()}, {torch.get_num_threads()} threads"
+        what = f"{cpu_name()}, {torch.get_num_threads()} threads"
     return f"{what}, torch {torch.__version__}"
 
 
@@ -259,7 +260,8 @@ def _machine_load() -> dict[str, str]:
     return {"load before measuring": f"{os.getloadavg()[0]:.2f} on {os.cpu_count()} cores"}
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """Return what the system calls its processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

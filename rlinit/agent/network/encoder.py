@@ -131,6 +131,25 @@ def graph_mean(x: Tensor, graph: Tensor, num_graphs: int) -> Tensor:
     return total / torch.bincount(graph, minlength=num_graphs).clamp(min=1)[:, None]
 
 
+def ragged_log_softmax(score: Tensor, group: Tensor, num_groups: int) -> Tensor:
+    """Return (p,) log-softmax of `score` (p,) within each group; `group` (p,) is in 0..num_groups - 1.
+
+    Parameters
+    ----------
+    score
+        (p,) logits.
+    group
+        (p,) int64 the group of each, from 0 to `num_groups` - 1.
+    num_groups
+        Number of groups; each may be empty.
+    """
+    peak = score.new_full((num_groups,), -torch.inf).scatter_reduce(0, group, score.detach(), "amax")
+    shifted = score - peak[group]
+    weight = shifted.exp()
+    total = weight.new_zeros(num_groups).index_add(0, group, weight)
+    return shifted - total.log()[group]
+
+
 class EncoderLayer(nn.Module):
     """One round of message passing."""
 

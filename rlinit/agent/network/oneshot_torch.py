@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rlinit.agent.network.config import OneShotConfig
-from rlinit.agent.network.encoder import Encoder, FeatureTensors
+from rlinit.agent.network.encoder import Encoder, FeatureTensors, ragged_log_softmax
 
 
 class DeviceHead(nn.Module):
@@ -60,11 +60,7 @@ class DeviceHead(nn.Module):
         query = self.query(states).index_select(0, node)
         key = self.key(embedded).index_select(0, device)
         weight = (query * key).sum(1) / math.sqrt(states.shape[1]) + self.bias(features.pair).squeeze(1)
-        most = torch.full((len(states),), -math.inf, device=states.device, dtype=weight.dtype)
-        most = most.scatter_reduce(0, node, weight.detach(), "amax")
-        weight = torch.exp(weight - most.index_select(0, node))
-        total = torch.zeros(len(states), device=states.device, dtype=weight.dtype).index_add(0, node, weight)
-        weight = weight / total.index_select(0, node)
+        weight = ragged_log_softmax(weight, node, len(states)).exp()
         value = self.value(embedded).index_select(0, device) * weight[:, None]
         context = torch.zeros_like(states).index_add(0, node, value.to(states.dtype))
         about = self.node(torch.cat([states, context], dim=1)).index_select(0, node)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlinit.agent.network.encoder import ragged_log_softmax
 from rlinit.arrays import IntArray
 from rlinit.kernels.placements.rollout_arrays import RolloutArrays, RolloutTrace
 
@@ -142,13 +143,6 @@ def log_probabilities(
 
 def _masked_softmax(logits: Tensor, choice: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
     """Return (log-probability of the chosen entry, entropy) of each choice over its own entries."""
-    log_prob = logits - _log_total(logits, choice, len(chosen)).index_select(0, choice)
+    log_prob = ragged_log_softmax(logits, choice, len(chosen))
     entropy = torch.zeros(len(chosen), device=logits.device).index_add(0, choice, -log_prob.exp() * log_prob)
     return log_prob.index_select(0, chosen), entropy
-
-
-def _log_total(logits: Tensor, choice: Tensor, count: int) -> Tensor:
-    """Return (count,) the logarithm of the sum of exponentials over each choice's entries."""
-    most = torch.full((count,), -torch.inf, device=logits.device).scatter_reduce(0, choice, logits.detach(), "amax")
-    weight = torch.exp(logits - most.index_select(0, choice))
-    return most + torch.log(torch.zeros(count, device=logits.device).index_add(0, choice, weight))

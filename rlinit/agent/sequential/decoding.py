@@ -9,8 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rlinit.agent.network.encoder import ragged_log_softmax
 from rlinit.agent.sequential.pointer_network import EncodedNodes, PackedGraphs
-from rlinit.agent.sequential.pointing_decoder import PointingDecoder, ragged_log_softmax
+from rlinit.agent.sequential.pointing_decoder import PointingDecoder
 from rlinit.arrays import ROUNDING
 
 

@@ -15,24 +15,6 @@ _CLIP = 10.0
 """Scores lie within this far of 0, which keeps a fresh policy curious (Bello et al., A.2)."""
 
 
-def ragged_log_softmax(score: Tensor, group: Tensor, num_groups: int) -> Tensor:
-    """Return (p,) log-softmax of `score` (p,) within each group; `group` (p,) is in 0..num_groups - 1.
-
-    Parameters
-    ----------
-    score
-        (p,) logits.
-    group
-        (p,) int64 the group of each, from 0 to `num_groups` - 1.
-    num_groups
-        Number of groups; each may be empty.
-    """
-    peak = score.new_full((num_groups,), -torch.inf).scatter_reduce(0, group, score.detach(), "amax")
-    shifted = score - peak[group]
-    total = score.new_zeros(num_groups).index_add(0, group, shifted.exp())
-    return shifted - total.log()[group]
-
-
 def _on_grid(score: Tensor) -> Tensor:
     """Return scores in single precision or, in double precision, rounded to a grid far coarser than rounding errors.
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from rlinit.errors import BackendUnavailable, InvalidGraph, InvalidPlan
+from rlinit.errors import InvalidGraph, InvalidPlan, imported
 from rlinit.executors.lowering.batch_sizes import SizedCall, calls_at_size
 from rlinit.graph import Graph
 from rlinit.importers.torch.export import export_program
@@ -175,10 +175,7 @@ def export_model(
     InvalidGraph, InvalidPlan
         The model cannot be exported, for any batch size; or it is neither.
     """
-    try:
-        import torch
-    except ImportError:
-        raise BackendUnavailable("running models needs torch; pip install rlinit[torch]") from None
+    torch = imported("torch", "running models", "rlinit[torch]")
     from rlinit.importers.torch.functionalise import without_writes
 
     if isinstance(model, torch.export.ExportedProgram):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlinit.errors import BackendUnavailable, InvalidPlan, first_line
+from rlinit.errors import InvalidPlan, first_line, imported
 from rlinit.exporters.onnx.external_data import loaded, save_onnx
 from rlinit.exporters.onnx.node_mapping import OnnxFit, fit_onnx, renamed, tensor_type
 from rlinit.exporters.op_devices import op_devices, op_stages, quotient_order
@@ -170,12 +169,7 @@ class OnnxParts:
     """
 
     def __init__(self, folder: str | Path, providers: Mapping[str, Sequence[Any]] | None = None) -> None:
-        try:
-            onnxruntime: Any = importlib.import_module("onnxruntime")
-        except ImportError as problem:
-            raise BackendUnavailable(
-                f"running ONNX parts needs onnxruntime ({problem}); pip install onnxruntime"
-            ) from problem
+        onnxruntime = imported("onnxruntime", "running ONNX parts", "onnxruntime")
         self._outputs, self._parts = _manifest(Path(folder) / "parts.json")
         self._opened = [
             onnxruntime.InferenceSession(

@@ -103,39 +103,24 @@ def grouped(graph: Graph, granularity: Blocks = "layer", keep: Sequence[str] = (
     InvalidGraph
         As for `blocks_of`, or no op says where it comes from.
     """
+    import networkx as nx
+
     blocks = blocks_of(graph, granularity, keep)
     if granularity != "op" and not any(blocks):
         raise InvalidGraph(
             f"granularity is {granularity!r}, and no op of {graph.name!r} says which module or block it belongs to, in "
             "an attribute 'module' or its name (model.layers.3/op, block_3_conv)"
         )
-    leader = list(range(graph.num_ops))
-
-    def find(v: int) -> int:
-        while leader[v] != v:
-            leader[v] = leader[leader[v]]
-            v = leader[v]
-        return v
-
-    def join(u: int, v: int) -> None:
-        one, other = find(u), find(v)
-        leader[max(one, other)] = min(one, other)
-
     first: dict[Hashable, int] = {}
-    if granularity == "layer":
-        for u, v in _loose_ends(graph, blocks):
-            join(u, v)
+    pairs = _loose_ends(graph, blocks) if granularity == "layer" else []
     for v in range(graph.num_ops):
         keys: list[Hashable] = [("group", int(graph.colocation[v]))] if graph.colocation[v] >= 0 else []
         keys += [("block", blocks[v])] if blocks[v] is not None else []
-        for key in keys:
-            join(first.setdefault(key, v), v)
-    members: dict[int, list[int]] = {}
-    for v in range(graph.num_ops):
-        members.setdefault(find(v), []).append(v)
+        pairs += [(first.setdefault(key, v), v) for key in keys]
+    joined: nx.Graph[int] = nx.Graph(pairs)
     colocation = np.full(graph.num_ops, -1, np.int64)
     labels: list[Hashable] = []
-    for ops in members.values():
+    for ops in sorted(map(sorted, nx.connected_components(joined))):
         if len(ops) > 1:
             colocation[ops] = len(labels)
             labels.append(_label(graph, ops, blocks, labels))

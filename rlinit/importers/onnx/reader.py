@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from rlinit.coarsening.patterns import with_whole_ops
-from rlinit.errors import BackendUnavailable, InvalidGraph, RlinitError, first_line
+from rlinit.errors import InvalidGraph, RlinitError, first_line, imported
 from rlinit.graph import Graph
 from rlinit.importers.common.graph_builder import Assembly, Step, distinct_labels, order_of
 from rlinit.importers.common.parameters import Sharing
@@ -45,11 +45,8 @@ def import_onnx() -> Any:
     BackendUnavailable
         onnx is not installed.
     """
-    try:
-        importlib.import_module("onnx.shape_inference")
-        return importlib.import_module("onnx")
-    except ImportError as problem:
-        raise BackendUnavailable(f"reading ONNX models needs onnx ({problem}); pip install rlinit[onnx]") from problem
+    imported("onnx.shape_inference", "reading ONNX models", "rlinit[onnx]")
+    return importlib.import_module("onnx")
 
 
 def load_onnx(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlinit.errors import BackendUnavailable, InvalidGraph, RlinitError, first_line
+from rlinit.errors import InvalidGraph, RlinitError, first_line, imported
 from rlinit.graph import Graph
 from rlinit.importers.common.graph_builder import Assembly, Step, distinct_labels, order_of
 from rlinit.importers.common.parameters import Sharing
@@ -43,12 +42,7 @@ def import_tflite() -> Any:
     BackendUnavailable
         tflite is not installed.
     """
-    try:
-        return importlib.import_module("tflite")
-    except ImportError as problem:
-        raise BackendUnavailable(
-            f"reading TensorFlow Lite models needs tflite ({problem}); pip install rlinit[tflite]"
-        ) from problem
+    return imported("tflite", "reading TensorFlow Lite models", "rlinit[tflite]")
 
 
 def load_tflite(

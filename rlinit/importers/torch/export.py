@@ -7,7 +7,6 @@ A module is exported to a program of ATen ops with known shapes (`export_program
 from __future__ import annotations
 
 import contextlib
-import importlib
 import sysconfig
 import threading
 import traceback
@@ -15,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from rlinit.errors import BackendUnavailable, InvalidGraph
+from rlinit.errors import InvalidGraph, imported
 from rlinit.graph import Graph
 from rlinit.importers.common.blocks import grouped
 from rlinit.importers.common.parameters import Sharing
@@ -43,12 +42,7 @@ def import_torch() -> Any:
     BackendUnavailable
         torch is not installed.
     """
-    try:
-        return importlib.import_module("torch")
-    except ImportError as problem:
-        raise BackendUnavailable(
-            f"reading PyTorch models needs torch ({problem}); pip install rlinit[torch]"
-        ) from problem
+    return imported("torch", "reading PyTorch models", "rlinit[torch]")
 
 
 def from_torch(
