@@ -678,7 +678,7 @@ class Plan:
         return write_veripb(path, self, graph, hardware, time_limit_s)
 
     def to_trace(self, path: str | Path) -> None:
-        """Write the plan as trace JSON for Perfetto; see `rlinit.exporters.to_trace`, which can show more."""
+        """Write the plan as trace JSON for Perfetto; see `rlinit.exporters.to_trace`."""
         from rlinit.exporters import to_trace
 
         to_trace(self, path)

@@ -8,14 +8,13 @@ operators, NeurIPS 2020. Data: github.com/msr-fiddle/dnn-partitioning (MIT licen
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rlinit.errors import InvalidGraph, InvalidHardware
+from rlinit.files import read_json
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.limits import check_device_count
@@ -68,9 +67,8 @@ def load(path: str | Path) -> tuple[Graph, Hardware]:
         No device at all, more than `rlinit.limits.MAX_DEVICES`, or an accelerator without memory.
     """
     source = Path(path)
-    data = _read(source)
-    nodes = [_node(row, i, source) for i, row in enumerate(_rows(data, "nodes", source))]
-    edges = [_edge(row, i, source) for i, row in enumerate(_rows(data, "edges", source))]
+    data = read_json(source, "workload", InvalidGraph)
+    nodes, edges = data["nodes"], data["edges"]
     out_bytes, bandwidth = _tensors(edges, source, loose=any(node["isBackwardNode"] for node in nodes))
     shared: dict[Any, int] = {}
     nodes.sort(key=lambda node: int(node["id"]))
@@ -78,71 +76,13 @@ def load(path: str | Path) -> tuple[Graph, Hardware]:
     for node in nodes:
         if node.get("colorClass") is not None and not node["isBackwardNode"]:
             shared[node["colorClass"]] = shared.get(node["colorClass"], 0) + 1
-            ahead.setdefault(node["colorClass"], str(node["id"]))
-    ops = [(str(node["id"]), _attributes(node, out_bytes, shared) | _partner(node, ahead, source)) for node in nodes]
-    pairs = [(str(edge["sourceId"]), str(edge["destId"])) for edge in edges]
+            ahead.setdefault(node["colorClass"], str(int(node["id"])))
+    ops = [
+        (str(int(node["id"])), _attributes(node, out_bytes, shared) | _partner(node, ahead, source)) for node in nodes
+    ]
+    pairs = [(str(int(edge["sourceId"])), str(int(edge["destId"]))) for edge in edges]
     graph = Graph.build(ops, pairs, name=source.stem)
     return graph, _hardware(data, bandwidth, source)
-
-
-def _read(source: Path) -> _Row:
-    try:
-        data = json.loads(source.read_text(encoding="utf-8"))
-    except OSError as problem:
-        raise InvalidGraph(f"cannot read {source}: {problem}") from problem
-    except (ValueError, RecursionError) as problem:
-        raise InvalidGraph(f"{source} is not valid JSON (truncated?): {problem}") from None
-    if not isinstance(data, dict):
-        raise InvalidGraph(f"{source}: expected an object at the top level, got a {type(data).__name__}")
-    return data
-
-
-def _rows(data: _Row, key: str, source: Path) -> Sequence[Any]:
-    rows = data.get(key)
-    if not isinstance(rows, list):
-        raise InvalidGraph(f"{source}: expected a list {key!r}, got {rows!r:.60}")
-    return rows
-
-
-def _field(row: _Row, key: str, where: str) -> float:
-    """Return a finite number >= 0 out of a row."""
-    value = row.get(key)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= sys.float_info.max:
-        raise InvalidGraph(f"{where}: {key!r} is {value!r:.60}; expected a finite number >= 0")
-    return float(value)
-
-
-def _identity(row: _Row, key: str, where: str) -> int:
-    value = row.get(key)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidGraph(f"{where}: {key!r} is {value!r}; expected an integer")
-    return value
-
-
-def _node(row: Any, i: int, source: Path) -> _Row:
-    where = f"{source}: nodes[{i}]"
-    if not isinstance(row, dict):
-        raise InvalidGraph(f"{where}: expected an object, got {row!r:.60}")
-    where = f"{where} (id {_identity(row, 'id', where)})"
-    for key in ("cpuLatency", "fpgaLatency", "size"):
-        _field(row, key, where)
-    for key in ("supportedOnFpga", "isBackwardNode"):
-        if row.get(key) not in (0, 1):
-            raise InvalidGraph(f"{where}: {key!r} is {row.get(key)!r}; expected true or false")
-    if row.get("colorClass") is not None:
-        _identity(row, "colorClass", where)
-    return row
-
-
-def _edge(row: Any, i: int, source: Path) -> _Row:
-    where = f"{source}: edges[{i}]"
-    if not isinstance(row, dict):
-        raise InvalidGraph(f"{where}: expected an object, got {row!r:.60}")
-    where = f"{where} ({_identity(row, 'sourceId', where)} -> {_identity(row, 'destId', where)})"
-    _field(row, "cost", where)
-    if row.get("size") is not None:
-        _field(row, "size", where)
-    return row
 
 
 def _tensors(edges: Sequence[_Row], source: Path, *, loose: bool) -> tuple[dict[int, float], float]:
@@ -201,15 +141,9 @@ def _partner(node: _Row, ahead: Mapping[Any, str], source: Path) -> dict[str, st
 
 
 def _hardware(data: _Row, bandwidth: float, source: Path) -> Hardware:
-    counts = {}
-    for key in ("maxFPGAs", "maxCPUs"):
-        counts[key] = _identity(data, key, str(source))
-        if counts[key] < 0:
-            raise InvalidGraph(f"{source}: {key!r} is {counts[key]}; expected an integer >= 0")
-    check_device_count(sum(counts.values()), InvalidHardware, f"{source}: ")
-    memory = _field(data, "maxSizePerFPGA", str(source))
-    devices = [
-        Device(f"{ACCELERATOR}{i}", ACCELERATOR, memory, io_bandwidth=bandwidth) for i in range(counts["maxFPGAs"])
-    ]
-    devices += [Device(f"{CPU}{i}", CPU, io_bandwidth=math.inf) for i in range(counts["maxCPUs"])]
+    accelerators, cores = int(data["maxFPGAs"]), int(data["maxCPUs"])
+    check_device_count(accelerators + cores, InvalidHardware, f"{source}: ")
+    memory = float(data["maxSizePerFPGA"])
+    devices = [Device(f"{ACCELERATOR}{i}", ACCELERATOR, memory, io_bandwidth=bandwidth) for i in range(accelerators)]
+    devices += [Device(f"{CPU}{i}", CPU, io_bandwidth=math.inf) for i in range(cores)]
     return Hardware.mesh(devices, bandwidth, name=source.stem)

@@ -98,8 +98,9 @@ class _Drawn:
 
     def take(self, keep: IntArray) -> _Drawn:
         """Return some of them."""
-        rows = (self.stages, self.memory, self.transfer, self.overflows, self.tightness)
-        return _Drawn(self.graphs.take(keep), *(row[keep] for row in rows), self.power[:, keep])
+        graphs, stages, transfer = self.graphs.take(keep), self.stages[keep], self.transfer[keep]
+        overflows, tightness = self.overflows[keep], self.tightness[keep]
+        return _Drawn(graphs, stages, self.memory[keep], transfer, overflows, tightness, self.power[:, keep])
 
 
 def draw_problems(params: ProblemParams, seed: int, num_nodes: int, count: int) -> StageBatch:

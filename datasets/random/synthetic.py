@@ -49,8 +49,8 @@ class GraphBatch:
 
     def take(self, keep: NDArray[np.int64]) -> GraphBatch:
         """Return some graphs of the batch, by their places."""
-        arrays = (self.parents, self.param_bytes, self.out_bytes, self.flops)
-        return GraphBatch(*(array[keep] for array in arrays), self.seed, self.first)
+        parents, flops = self.parents[keep], self.flops[keep]
+        return GraphBatch(parents, self.param_bytes[keep], self.out_bytes[keep], flops, self.seed, self.first)
 
     def graph(self, i: int) -> Graph:
         """Return the i-th graph of the batch as a `Graph`; ops are named by their number.

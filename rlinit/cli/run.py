@@ -641,11 +641,7 @@ def _run_row(plan: Plan, result: Execution, difference: float | None, found: Cal
     if difference is not None:
         row["difference"] = difference
     if found is not None:
-        row["measured"] = {
-            **found.to_dict(),
-            "rank_correlation": found.rank_correlation,
-            "correlation": found.correlation,
-        }
+        row["measured"] = {**found.to_dict(), "rank_correlation": found.rank_correlation}
     return row
 
 

@@ -13,11 +13,7 @@ from rlinit.plan import Plan
 
 
 def to_device_map(
-    plan: Plan,
-    graph: Graph | None = None,
-    *,
-    modules: Mapping[str, str] | None = None,
-    devices: Mapping[str, str] | None = None,
+    plan: Plan, graph: Graph | None = None, *, devices: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Return the device map of a plan, for ``accelerate.dispatch_model``.
 
@@ -34,8 +30,6 @@ def to_device_map(
     graph
         What it was made for; its op attribute ``module`` gives each op's innermost module path, or the list of paths
         from the model to it. Without a graph, the paths are those that the plan itself keeps.
-    modules
-        op -> module path, in place of the attribute.
     devices
         device name of the plan -> what the map shall say; the plan's names if not given.
 
@@ -46,11 +40,10 @@ def to_device_map(
         a module (named, with two ops that are apart).
     """
     where = _places(plan, graph)
-    paths = dict(modules or (plan.modules if graph is None else module_paths(graph)))
+    paths = plan.modules if graph is None else module_paths(graph)
     if not any(paths.values()):
         raise InvalidPlan(
-            "no op of the plan's graph says which module it belongs to; plan a graph imported from a torch model, "
-            "or give modules"
+            "no op of the plan's graph says which module it belongs to; plan a graph imported from a torch model"
         )
     ops_of: dict[str, list[str]] = {}
     for op in where:

@@ -7,32 +7,21 @@ are microseconds.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlinit.errors import InvalidPlan
 from rlinit.exporters.text import printable
 from rlinit.files import write_atomically
-from rlinit.plan import Batch, Plan
-
-if TYPE_CHECKING:
-    from rlinit.simulation.memory_profile import MemoryProfile
-    from rlinit.simulation.simulator import Simulation
+from rlinit.plan import Batch, Plan, PlannedTransfer
 
 _DEVICES, _LINKS = 1, 2
 _STREAMED = 4
 """Inputs of a stage plan that a trace shows, besides one for each stage."""
 
 
-def to_trace(
-    plan: Plan,
-    path: str | Path,
-    *,
-    measured: Sequence[Batch] | None = None,
-    simulation: Simulation | None = None,
-    memory: Iterable[MemoryProfile] = (),
-) -> None:
+def to_trace(plan: Plan, path: str | Path) -> None:
     """Write a plan as trace JSON, atomically.
 
     Parameters
@@ -41,19 +30,13 @@ def to_trace(
         A plan with a schedule and times.
     path
         Where to write; open it at ui.perfetto.dev or chrome://tracing.
-    measured
-        Batches as an executor measured them, shown as a second process beside the plan.
-    simulation
-        A simulated run, shown in the same way with its transfers.
-    memory
-        Memory of each device, shown as counters; see `memory_profile`.
 
     Raises
     ------
     InvalidPlan
         The plan has no schedule, or is a `memory` plan, which has no times.
     """
-    events = trace_events(plan, measured=measured, simulation=simulation, memory=memory)
+    events = trace_events(plan)
     document = {
         "displayTimeUnit": "ms",
         "otherData": {
@@ -70,25 +53,8 @@ def to_trace(
     write_atomically(path, json.dumps(document, allow_nan=False) + "\n")
 
 
-def trace_events(
-    plan: Plan,
-    *,
-    measured: Sequence[Batch] | None = None,
-    simulation: Simulation | None = None,
-    memory: Iterable[MemoryProfile] = (),
-) -> list[dict[str, Any]]:
+def trace_events(plan: Plan) -> list[dict[str, Any]]:
     """Return the events that `to_trace` writes.
-
-    Parameters
-    ----------
-    plan
-        A 'pipeline', 'latency' or 'throughput' plan with a schedule.
-    measured
-        Batches of a real run, in seconds from its start; they are drawn beside the planned ones.
-    simulation
-        A simulated run of the plan, drawn beside it.
-    memory
-        Bytes held over time, one counter a device.
 
     Raises
     ------
@@ -100,19 +66,7 @@ def trace_events(
     if plan.objective == "memory":
         raise InvalidPlan("a memory plan has no times to export; draw it with Plan.plot")
     writer = _Writer()
-    if plan.batches:
-        moves = [(t.op, t.source, t.target, t.start_s, t.end_s) for t in plan.transfers]
-        writer.run("plan", _DEVICES, plan.batches, moves)
-    else:
-        writer.run("plan", _DEVICES, _streamed(plan), [])
-    if simulation is not None:
-        moves = [(t.op, t.source, t.target, t.start_s, t.end_s) for t in simulation.transfers]
-        writer.run("simulated", _DEVICES + 10, simulation.batches, moves)
-    if measured is not None:
-        writer.run("measured", _DEVICES + 20, measured, [])
-    for profile in memory:
-        for time_s, held in zip(profile.time_s.tolist(), profile.held_bytes.tolist(), strict=True):
-            writer.add("C", f"memory of {profile.device}", _DEVICES, 0, time_s, args={"bytes": held})
+    writer.run(plan.batches or _streamed(plan), plan.transfers)
     return writer.events
 
 
@@ -144,40 +98,33 @@ def _streamed(plan: Plan) -> list[Batch]:
 
 
 class _Writer:
-    """Collects events; a process shows devices, the next one links."""
+    """Collects events; a process shows devices, another one links."""
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
         self._threads: dict[tuple[int, str], int] = {}
-        self._num_flows = 0
 
-    def run(
-        self, name: str, process: int, batches: Iterable[Batch], moves: Iterable[tuple[str, str, str, float, float]]
-    ) -> None:
-        """Add the batches and transfers of one run."""
-        self._name(process, 0, "process_name", f"{name}: devices")
-        listed = list(batches)
-        for device in sorted({batch.device for batch in listed}):
-            self._thread(process, device)
-        for batch in listed:
-            thread = self._thread(process, batch.device)
+    def run(self, batches: Sequence[Batch], transfers: Sequence[PlannedTransfer]) -> None:
+        """Add batches and transfers."""
+        self._name(_DEVICES, 0, "process_name", "plan: devices")
+        for device in sorted({batch.device for batch in batches}):
+            self._thread(_DEVICES, device)
+        for batch in batches:
+            thread = self._thread(_DEVICES, batch.device)
             args = {"shards": list(batch.shards)} if len(batch.shards) != 1 or batch.shards[0] else {}
-            self.add("X", batch.op, process, thread, batch.start_s, batch.end_s, args=args)
-        made = {(batch.op, batch.device): batch for batch in listed}
-        first = True
-        for op, source, target, start_s, end_s in moves:
-            if first:
-                self._name(process + 1, 0, "process_name", f"{name}: transfers")
-                first = False
-            link = f"{source} → {target}"
-            thread = self._thread(process + 1, link)
-            self.add("X", op, process + 1, thread, start_s, end_s)
-            producer = made.get((op, source))
+            self.add("X", batch.op, _DEVICES, thread, batch.start_s, batch.end_s, args=args)
+        made = {(batch.op, batch.device): batch for batch in batches}
+        if transfers:
+            self._name(_LINKS, 0, "process_name", "plan: transfers")
+        for flow, move in enumerate(transfers, start=1):
+            thread = self._thread(_LINKS, f"{move.source} → {move.target}")
+            self.add("X", move.op, _LINKS, thread, move.start_s, move.end_s)
+            producer = made.get((move.op, move.source))
             if producer is not None:
                 # An arrow from the batch that made the tensor to its transfer.
-                self._num_flows += 1
-                self.add("s", op, process, self._thread(process, source), producer.start_s, flow=self._num_flows)
-                self.add("f", op, process + 1, thread, start_s, flow=self._num_flows)
+                start = self._thread(_DEVICES, move.source)
+                self.add("s", move.op, _DEVICES, start, producer.start_s, flow=flow)
+                self.add("f", move.op, _LINKS, thread, move.start_s, flow=flow)
 
     def add(
         self,

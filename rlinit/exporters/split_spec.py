@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,7 +24,6 @@ def to_split_spec(
     plan: Plan,
     graph: Graph,
     *,
-    modules: Mapping[str, str] | None = None,
     model: Any = None,
     inputs: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
@@ -38,8 +38,6 @@ def to_split_spec(
         A 'pipeline' or 'memory' plan.
     graph
         The graph it was made for, imported from torch.
-    modules
-        As for `split_points`: path of the module of each op, by the op's name; None reads it from the graph.
     model, inputs, kwargs
         The model, so that the stages which torch makes of it are counted: see `check_stages`.
 
@@ -51,7 +49,7 @@ def to_split_spec(
         torch is not installed.
     """
     import_torch()
-    points = split_points(plan, graph, modules=modules)
+    points = split_points(plan, graph)
     if model is not None:
         check_stages(points, model, inputs, kwargs)
     return _in_torch(points)
@@ -101,7 +99,7 @@ def check_stages(
         )
 
 
-def split_points(plan: Plan, graph: Graph, *, modules: Mapping[str, str] | None = None) -> dict[str, Side]:
+def split_points(plan: Plan, graph: Graph) -> dict[str, Side]:
     """Return module path -> whether a stage begins before the module or after it, in the order in which stages run.
 
     torch cuts the program of a model in the order in which it is written, whenever such a module is called. So each
@@ -116,8 +114,6 @@ def split_points(plan: Plan, graph: Graph, *, modules: Mapping[str, str] | None 
     graph
         What it was made for, its ops in the order of the program as `from_torch` gives them; the op attribute
         ``module`` gives each op's innermost module path, or the list of paths from the model to it.
-    modules
-        op -> module path, in place of the attribute.
 
     Raises
     ------
@@ -140,7 +136,7 @@ def split_points(plan: Plan, graph: Graph, *, modules: Mapping[str, str] | None 
             f"stage {empty} of {plan.num_stages} has no ops, so the stages of a split_spec would not be on the devices "
             "that the plan's chunks are on (plan with fewer chunks)"
         )
-    paths = dict(modules) if modules is not None else module_paths(graph)
+    paths = module_paths(graph)
     if not any(paths.values()):
         raise InvalidPlan("no op of the graph says which module it belongs to; import the model with from_torch")
     ops = [op for op, kind in zip(graph.names, graph.kinds, strict=True) if kind != "input"]
@@ -222,9 +218,4 @@ def _depth(point: tuple[str, Any]) -> tuple[int, str]:
 
 def _common(left: str, right: str) -> str:
     """Return the innermost module that holds two others."""
-    shared = []
-    for one, other in zip(left.split("."), right.split("."), strict=False):
-        if one != other:
-            break
-        shared.append(one)
-    return ".".join(shared)
+    return posixpath.commonpath([one.replace(".", "/") for one in (left, right)]).replace("/", ".")

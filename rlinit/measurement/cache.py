@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlinit.costs.table import InvalidCostTable
-from rlinit.files import write_json
+from rlinit.files import read_json, write_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +59,11 @@ class MeasuredCache:
         if not self.path.exists():
             return {}
         try:
-            data = json.loads(self.path.read_text(encoding="utf-8"))
-            if data["format"] != "rlinit-measured" or data["version"] != 1 or data["device"] != self.device:
-                raise ValueError("it is of another format or device")
-            return {str(key): _figure(entry) for key, entry in data["figures"].items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as problem:
+            data = read_json(self.path, "measured", InvalidCostTable)
+            if data["device"] != self.device:
+                raise InvalidCostTable("it is of another device")
+            return {key: Figure(*entry) for key, entry in data["figures"].items()}
+        except InvalidCostTable as problem:
             raise InvalidCostTable(
                 f"the measured figures in {self.path} cannot be read ({problem}); delete the file to measure anew"
             ) from problem
@@ -92,13 +90,3 @@ class MeasuredCache:
             write_json(self.path, data)
         except OSError as problem:
             raise InvalidCostTable(f"cannot write measured figures to {self.path}: {problem}") from problem
-
-
-def _figure(entry: object) -> Figure:
-    if not isinstance(entry, list) or len(entry) != 3:
-        raise ValueError(f"{entry!r} is no figure")
-    seconds, spread_s, repeats = float(entry[0]), float(entry[1]), entry[2]
-    fine = 0 <= seconds < math.inf and 0 <= spread_s < math.inf
-    if not fine or isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 0:
-        raise ValueError(f"{entry!r} is no figure")
-    return Figure(seconds, spread_s, repeats)

@@ -40,7 +40,6 @@ def test_schedules_run(objective: str, inputs: int, transfers: str, tmp_path: Pa
     rlinit.verify(plan, graph, HARDWARE)
     result = rlinit.executors.execute(plan, model, x, graph=graph)
     check_same(model, (x,), result.outputs, exact=False)
-    run = None
     if objective != "pipeline":
         run = simulate(plan, graph, HARDWARE)
         assert run.makespan_s == pytest.approx(plan.value, rel=1e-9)
@@ -48,7 +47,7 @@ def test_schedules_run(objective: str, inputs: int, transfers: str, tmp_path: Pa
         assert all(a.end_s == pytest.approx(b.start_s, rel=1e-9) for a, b in itertools.pairwise(path))
         peaks = memory_profile(plan, graph, HARDWARE)
         assert all(peaks[use.device].peak_bytes <= use.held_bytes * (1 + 1e-9) for use in plan.devices)
-    to_trace(plan, tmp_path / "trace.json", simulation=run, measured=result.batches)
+    to_trace(plan, tmp_path / "trace.json")
     to_dot(graph, tmp_path / "graph.dot", plan)
     to_report(plan, graph, HARDWARE, tmp_path / "report.html")
     assert plan.graph in (tmp_path / "report.html").read_text()

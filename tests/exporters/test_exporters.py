@@ -25,8 +25,6 @@ from rlinit.hardware import Hardware
 from rlinit.plan import HistoryEntry, Plan
 from rlinit.reports.critical_path import critical_path
 from rlinit.reports.html import report_html
-from rlinit.simulation.memory_profile import memory_profile
-from rlinit.simulation.simulator import simulate
 from tests.draws import draws
 from tests.executors.plans import random_case, random_graph, random_hardware, stage_plan
 
@@ -41,8 +39,8 @@ RULES = st.sampled_from(["parallel", "exclusive", "blocking"])
 @settings(max_examples=draws(25), deadline=None)
 def test_traces_hold_the_plan(seed: int, inputs: int, rule: str) -> None:
     """A trace has one complete event a batch and transfer, at its time on its device, and flows that match up."""
-    plan, graph, hardware = random_case(seed, inputs=inputs, transfers=rule)  # type: ignore[arg-type]
-    events = trace_events(plan, memory=memory_profile(plan, graph, hardware).values())
+    plan, _, _ = random_case(seed, inputs=inputs, transfers=rule)  # type: ignore[arg-type]
+    events = trace_events(plan)
     threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
     spans = sorted(
         (e["name"], threads[e["pid"], e["tid"]], e["ts"], e["dur"]) for e in events if e["ph"] == "X" and e["pid"] == 1
@@ -58,14 +56,13 @@ def test_traces_hold_the_plan(seed: int, inputs: int, rule: str) -> None:
 
 
 def test_trace_files(tmp_path: Path) -> None:
-    """Files are valid JSON, name graph and bound, and show simulated and measured runs beside the plan."""
+    """Files are valid JSON, and name graph and bound."""
     plan, graph, hardware = random_case(2, transfers="exclusive")
-    run = simulate(plan, graph, hardware, contention="shared")
     path = tmp_path / "trace.json"
-    to_trace(plan, path, measured=plan.batches, simulation=run)
+    to_trace(plan, path)
     document = json.loads(path.read_text())
     names = {e["args"]["name"] for e in document["traceEvents"] if e["name"] == "process_name"}
-    assert {"plan: devices", "simulated: devices", "measured: devices"} <= names
+    assert names == {"plan: devices", "plan: transfers"}
     assert document["otherData"]["graph"] == plan.graph
     stages = stage_plan(graph, hardware, [min(2, level) for level in graph.level.tolist()])
     to_trace(stages, path)
@@ -137,9 +134,11 @@ def test_cuts_inside_modules_are_refused() -> None:
     """A cut inside one module is refused with its name."""
     graph, hardware = modules_graph(), random_hardware(0, 2)
     plan = stage_plan(graph, hardware, [0, 0, 0, 0, 1, 1])
-    modules = {f"op{at}": "block" if at in (2, 3, 4) else f"layer{at}" for at in range(6)}
+    named = {at: {**row, "module": "block" if at in (2, 3, 4) else f"layer{at}"} for at, row in graph.extras.items()}
+    graph = dataclasses.replace(graph, extras=named)
+    plan = dataclasses.replace(plan, graph_fingerprint=graph.fingerprint())
     with pytest.raises(InvalidPlan, match=r"cuts inside module 'block': op 'op2' runs on d0 and op 'op4' on d1"):
-        to_device_map(plan, graph, modules=modules)
+        to_device_map(plan, graph)
     with pytest.raises(InvalidPlan, match="which module"):
         to_device_map(stage_plan(random_graph(1), hardware, [0] * 8), random_graph(1))
 

@@ -8,7 +8,6 @@ so that no two can wait for each other.
 
 from __future__ import annotations
 
-import heapq
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -171,8 +170,10 @@ def _tasks(plan: Plan) -> tuple[tuple[str, ...], list[Task]]:
 def _ordered(tasks: list[Task], members: Mapping[str, Sequence[Node]], program: TorchProgram) -> list[Task]:
     """Return the tasks such that producers come first, otherwise in the order given."""
     where = {(task.op, microbatch): at for at, task in enumerate(tasks) for microbatch in task.microbatches}
-    after: list[set[int]] = [set() for _ in tasks]
-    waiting = [0] * len(tasks)
+    import networkx as nx
+
+    reads: nx.DiGraph[int] = nx.DiGraph()
+    reads.add_nodes_from(range(len(tasks)))
     for at, task in enumerate(tasks):
         for op in {program.node2op[other] for other in _read_nodes(members.get(task.op, ()), program)} - {task.op}:
             for microbatch in task.microbatches:
@@ -180,24 +181,14 @@ def _ordered(tasks: list[Task], members: Mapping[str, Sequence[Node]], program: 
                     raise InvalidPlan(
                         f"op {task.op!r} reads {op!r}, which the plan does not run for microbatch {microbatch}"
                     )
-                before = where[op, microbatch]
-                if at not in after[before]:
-                    after[before].add(at)
-                    waiting[at] += 1
-    ready = [at for at, count in enumerate(waiting) if not count]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        at = heapq.heappop(ready)
-        order.append(tasks[at])
-        for other in sorted(after[at]):
-            waiting[other] -= 1
-            if not waiting[other]:
-                heapq.heappush(ready, other)
-    if len(order) < len(tasks):
-        stuck = next(tasks[at].op for at, count in enumerate(waiting) if count)
-        raise InvalidPlan(f"op {stuck!r} waits for itself; the ops of the plan are not an acyclic split of the model")
-    return order
+                reads.add_edge(where[op, microbatch], at)
+    try:
+        return [tasks[at] for at in nx.lexicographical_topological_sort(reads)]
+    except nx.NetworkXUnfeasible:
+        stuck = tasks[nx.find_cycle(reads)[0][0]].op
+        raise InvalidPlan(
+            f"op {stuck!r} waits for itself; the ops of the plan are not an acyclic split of the model"
+        ) from None
 
 
 def _read_nodes(nodes: Sequence[Node], program: TorchProgram) -> list[Node]:

@@ -6,7 +6,6 @@ after. The first stage takes the model's inputs, the last one gives the model's 
 
 from __future__ import annotations
 
-import heapq
 import operator
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -70,28 +69,22 @@ def stage_order(program: TorchProgram, op2stage: Mapping[str, int], k: int) -> l
     InvalidPlan
         The stages read each other in a circle.
     """
-    after: list[set[int]] = [set() for _ in range(k)]
-    waiting = [0] * k
+    import networkx as nx
+
+    quotient: nx.DiGraph[int] = nx.DiGraph()
+    quotient.add_nodes_from(range(k))
     for node in program.nodes:
         for other in node.all_input_nodes:
             ends = program.node2op.get(other, ""), program.node2op[node]
             if all(ends):
                 i, j = op2stage[ends[0]], op2stage[ends[1]]
-                if i != j and j not in after[i]:
-                    after[i].add(j)
-                    waiting[j] += 1
-    ready = [j for j in range(k) if not waiting[j]]
-    order = []
-    while ready:
-        i = heapq.heappop(ready)
-        order.append(i)
-        for j in sorted(after[i]):
-            waiting[j] -= 1
-            if not waiting[j]:
-                heapq.heappush(ready, j)
-    if len(order) < k:
-        raise InvalidPlan(f"stages {[j for j in range(k) if waiting[j]]} of the plan read each other in a circle")
-    return order
+                if i != j:
+                    quotient.add_edge(i, j)
+    try:
+        return list(nx.lexicographical_topological_sort(quotient))
+    except nx.NetworkXUnfeasible:
+        circle = sorted(stage for stage, _ in nx.find_cycle(quotient))
+        raise InvalidPlan(f"stages {circle} of the plan read each other in a circle") from None
 
 
 def stage_modules(
@@ -329,14 +322,11 @@ class _Writer:
 
     def _mapped(self, argument: Any) -> Any:
         import torch
-        from torch.fx import Node
+        from torch.fx.node import Node, map_aggregate
 
-        if isinstance(argument, Node):
-            return self.value(argument)
-        if isinstance(argument, (list, tuple)):
-            return type(argument)([self._mapped(part) for part in argument])
-        if isinstance(argument, dict):
-            return {key: self._mapped(part) for key, part in argument.items()}
-        if isinstance(argument, torch.device):
-            return self._device
-        return argument
+        def placed(part: Any) -> Any:
+            if isinstance(part, Node):
+                return self.value(part)
+            return self._device if isinstance(part, torch.device) else part
+
+        return map_aggregate(argument, placed)

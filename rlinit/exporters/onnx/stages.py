@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlinit.errors import InvalidPlan, first_line, imported
+from rlinit.errors import InvalidPlan, imported
 from rlinit.exporters.onnx.external_data import loaded, save_onnx
 from rlinit.exporters.onnx.node_mapping import OnnxFit, fit_onnx, renamed, tensor_type
 from rlinit.exporters.op_devices import op_devices, op_stages, quotient_order
-from rlinit.files import write_json
+from rlinit.files import read_json, write_json
 from rlinit.graph import Graph
 from rlinit.importers.onnx.reader import node_reads
 from rlinit.plan import Plan
@@ -202,16 +201,10 @@ class OnnxParts:
 
 def _manifest(path: Path) -> tuple[list[str], list[dict[str, Any]]]:
     """Return the names of the model's outputs, and what is known of each part."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        is_ours = data["format"] == "rlinit-onnx-parts" and data["version"] == 1
-        parts = [{key: row[key] for key in ("file", "device", "takes", "gives")} for row in data["parts"]]
-        outputs = [str(name) for name in data["outputs"]]
-    except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise InvalidPlan(f"cannot read {path} as a list of parts: {first_line(problem)}") from problem
-    if not is_ours or any(Path(str(part["file"])).name != part["file"] for part in parts):
+    data = read_json(path, "parts", InvalidPlan)
+    if any(Path(part["file"]).name != part["file"] for part in data["parts"]):
         raise InvalidPlan(f"{path} is not a list of parts in its own folder that to_onnx_stages wrote")
-    return outputs, parts
+    return data["outputs"], data["parts"]
 
 
 class _Parts:

@@ -121,33 +121,33 @@ def test_sizes_are_kept_where_one_bandwidth_explains_the_costs(tmp_path: Path) -
 
 
 BROKEN: list[tuple[tuple[Any, ...], Any, str]] = [
-    (("nodes",), None, "'nodes'"),
-    (("edges",), {}, "'edges'"),
+    (("nodes",), None, "nodes"),
+    (("edges",), {}, "edges"),
     (("nodes", 1), 5, r"nodes\[1\]"),
     (("edges", 0), [], r"edges\[0\]"),
-    (("nodes", 0, "id"), "x", r"nodes\[0\].*'id'"),
-    (("nodes", 0, "id"), True, "'id'"),
-    (("nodes", 2, "fpgaLatency"), -1, r"id 2.*'fpgaLatency' is -1"),
-    (("nodes", 2, "cpuLatency"), None, "'cpuLatency' is None"),
-    (("nodes", 2, "size"), math.nan, "'size' is nan"),
-    (("nodes", 2, "size"), math.inf, "'size' is inf"),
-    (("nodes", 2, "size"), 10**400, "'size' is 1000"),
-    (("nodes", 2, "size"), True, "'size' is True"),
-    (("nodes", 2, "supportedOnFpga"), 2, "'supportedOnFpga' is 2"),
-    (("nodes", 2, "isBackwardNode"), None, "'isBackwardNode' is None"),
+    (("nodes", 0, "id"), "x", r"nodes\[0\]\.id"),
+    (("nodes", 0, "id"), True, r"nodes\[0\]\.id"),
+    (("nodes", 2, "fpgaLatency"), -1, r"nodes\[2\]\.fpgaLatency"),
+    (("nodes", 2, "cpuLatency"), None, "cpuLatency"),
+    (("nodes", 2, "size"), math.nan, "NaN"),
+    (("nodes", 2, "size"), math.inf, "Infinity"),
+    (("nodes", 2, "size"), 10**400, "401 digits"),
+    (("nodes", 2, "size"), True, r"nodes\[2\]\.size"),
+    (("nodes", 2, "supportedOnFpga"), 2, "supportedOnFpga"),
+    (("nodes", 2, "isBackwardNode"), None, "isBackwardNode"),
     (("nodes", 0, "isBackwardNode"), 1, "backward node 4 has colorClass None, which no forward node has"),
-    (("nodes", 2, "colorClass"), "red", "'colorClass'"),
+    (("nodes", 2, "colorClass"), "red", "colorClass"),
     (("edges", 3, "sourceId"), 9, "unknown op '9'"),
-    (("edges", 3, "destId"), 1.5, "'destId' is 1.5"),
+    (("edges", 3, "destId"), 1.5, "destId"),
     (("edges", 3, "destId"), 3, "edge to itself"),
     (("edges", 3, "destId"), 1, "cycle"),
     (("edges", 1, "cost"), 0.25, "node 1 cost both 0.5 and 0.25"),
-    (("edges", 1, "cost"), -0.5, "'cost' is -0.5"),
-    (("edges", 1, "size"), -1, "'size' is -1"),
+    (("edges", 1, "cost"), -0.5, r"edges\[1\]\.cost"),
+    (("edges", 1, "size"), -1, r"edges\[1\]\.size"),
     (("edges", 1, "size"), 4, "node 1 have different sizes"),
-    (("maxFPGAs",), -1, "'maxFPGAs' is -1"),
-    (("maxCPUs",), 1.5, "'maxCPUs' is 1.5"),
-    (("maxSizePerFPGA",), None, "'maxSizePerFPGA'"),
+    (("maxFPGAs",), -1, "maxFPGAs"),
+    (("maxCPUs",), 1.5, "maxCPUs"),
+    (("maxSizePerFPGA",), None, "maxSizePerFPGA"),
     (("maxSizePerFPGA",), 0, "memory_bytes"),
 ]
 
@@ -188,7 +188,7 @@ def test_malformed_files(tmp_path: Path) -> None:
     with pytest.raises(InvalidGraph, match="cannot read"):
         dnn_partitioning.load(tmp_path / "none.json")
     path = tmp_path / "cut.json"
-    for text, message in (('{"nodes": [', "not valid JSON"), ("[]", "expected an object"), ("[" * 99999, "JSON")):
+    for text, message in (('{"nodes": [', "not valid JSON"), ("[]", "must be object"), ("[" * 99999, "JSON")):
         path.write_text(text)
         with pytest.raises(InvalidGraph, match=message):
             dnn_partitioning.load(path)

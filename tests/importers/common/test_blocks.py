@@ -96,7 +96,7 @@ def test_maps_never_cut_a_module(graph: Graph) -> None:
     first = {op: at < graph.num_ops // 2 for at, op in enumerate(graph.names)}
     plan = placed_plan(graph, {op: "d0" if first[op] else "d1" for op in graph.names})
     with pytest.raises(InvalidPlan, match="cuts inside"):
-        to_device_map(plan, graph, modules=dict.fromkeys(graph.names, "all"))
+        to_device_map(plan, graph)
 
 
 def test_accelerate_takes_the_map(graph: Graph) -> None:
