@@ -128,6 +128,22 @@ def read_json(path: str | Path, schema: str | None, error: type[RlinitError]) ->
     return checked
 
 
+def read_array(path: str | Path) -> Any:
+    """Return the array in a ``.npy`` file, which holds no pickle.
+
+    Raises
+    ------
+    RlinitError
+        The file cannot be read, or is none.
+    """
+    import numpy as np
+
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as problem:
+        raise RlinitError(f"cannot read {path} as a .npy file: {problem}") from problem
+
+
 def parse_json(text: str | bytes) -> Any:
     """Return what a JSON text says, whose numbers are all in the range of floats.
 

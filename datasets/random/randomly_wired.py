@@ -85,7 +85,6 @@ def rwnn(
     channels: int = 1,
     dependence: Literal["strong", "weak"] = "strong",
     batch_sizes: Sequence[int] = (1,),
-    split_ops: bool = False,
 ) -> Graph:
     """Return a randomly wired network with times on the kinds ``cpu``, ``t4`` and ``a100``.
 
@@ -112,16 +111,12 @@ def rwnn(
         Outputs collect from the sinks likewise. With one channel these are the same.
     batch_sizes
         Distinct sizes to give times for, each at least 1. For ``throughput`` all that may be used belong here.
-    split_ops
-        Make each separable convolution three ops: aggregation with ReLU, depthwise convolution, and pointwise
-        convolution with normalisation. They differ much more in how well they suit a device.
 
     Returns
     -------
     Graph
-        Op ``m3.in1`` is input 1 of module 3, ``m3.n17`` a node, ``m3.out0`` an output; the parts of a split op have
-        ``.aggregate``, ``.depthwise``, ``.pointwise`` added. All sizes are of FP32 and one input; `times` has an
-        entry for every kind and batch size.
+        Op ``m3.in1`` is input 1 of module 3, ``m3.n17`` a node, ``m3.out0`` an output. All sizes are of FP32 and one
+        input; `times` has an entry for every kind and batch size.
 
     Raises
     ------
@@ -152,28 +147,15 @@ def rwnn(
         labels = [f"in{c}" for c in range(channels)] + [f"n{v}" for v in range(nodes_per_module)]
         labels += [f"out{c}" for c in range(channels)]
         noise = np.random.default_rng([seed, number, 2]).standard_normal((len(labels), len(_PARTS), len(_RATES)))
-        heads: list[int] = []
-        tails: list[int] = []
-        for i, label in enumerate(labels):
-            heads.append(len(names))
-            whole = [(f"m{number}.{label}", "sepconv", slice(0, 3))]
-            if label.startswith("out"):
-                whole = [(f"m{number}.{label}", "aggregate", slice(0, 1))]
-            elif split_ops:
-                whole = [(f"m{number}.{label}.{part}", part, slice(p, p + 1)) for p, part in enumerate(_PARTS)]
-            for name, kind, part in whole:
-                if len(names) > heads[-1]:
-                    edges.append((len(names) - 1, len(names)))
-                names.append(name)
-                kinds.append(kind)
-                costs.append(np.full((3, 4), np.nan))
-                costs[-1][part] = module.costs[i, part]
-                factors.append(noise[i, part.start])
-            tails.append(len(names) - 1)
-        edges += [(tails[u], heads[v]) for u, v in module.edges]
-        edges += zip(below, heads[:channels], strict=bool(below))
-        below = tails[-channels:]
-    table, factor = np.stack(costs), np.stack(factors)
+        first = len(names)
+        names += [f"m{number}.{label}" for label in labels]
+        kinds += ["aggregate" if label.startswith("out") else "sepconv" for label in labels]
+        costs.append(module.costs)
+        factors.append(noise[:, 0])
+        edges += [(first + u, first + v) for u, v in module.edges]
+        edges += zip(below, range(first, first + channels), strict=bool(below))
+        below = list(range(len(names) - channels, len(names)))
+    table, factor = np.concatenate(costs), np.concatenate(factors)
     last = 2 - np.argmax(~np.isnan(table[:, ::-1, 3]), axis=1)
     return Graph(
         names=tuple(names),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from rlinit.errors import InvalidHardware, RlinitError
+from rlinit.files import read_array
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.limits import closest
@@ -93,8 +94,9 @@ class ReadingOptions:
     @property
     def numbers(self) -> Any:
         """What `load_graph` takes for `dtype`."""
-        weights, _, activations = (self.dtype or "").partition("/")
-        return (weights, activations) if activations else self.dtype
+        from rlinit.importers.common.precision import dtype_of
+
+        return dtype_of(self.dtype)
 
     def of(self, plan: Plan) -> ReadingOptions:
         """Return the options with the types of numbers that a plan was made for, where none are named."""
@@ -432,10 +434,7 @@ def arrays_for(inputs: Sequence[tuple[Sequence[int], str]], files: Sequence[Path
     arrays = []
     for at, (shape, dtype) in enumerate(inputs):
         if files:
-            try:
-                array = np.load(files[at], allow_pickle=False)
-            except (OSError, ValueError, EOFError) as problem:
-                raise RlinitError(f"cannot read {files[at]} as a .npy file: {problem}") from problem
+            array = read_array(files[at])
         else:
             draws = dtype.startswith("float")
             array = generator.normal(size=shape) if draws else generator.integers(0, 2, size=shape)

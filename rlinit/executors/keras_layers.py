@@ -11,6 +11,7 @@ from rlinit.errors import ExecutionFailure, InvalidPlan
 from rlinit.executors.lowering.compatibility import require_totals
 from rlinit.executors.protocol import Execution
 from rlinit.graph import Graph
+from rlinit.importers.common.precision import dtype_of
 from rlinit.importers.keras.reader import LayerCall, from_keras, import_keras, layer_calls, load_model
 from rlinit.plan import Plan
 
@@ -103,9 +104,7 @@ def _require(plan: Plan, model: Any) -> None:
             "backend (Graph.from_torch)"
         )
     chosen: Any = plan.provenance.get("dtype")
-    weights, _, activations = str(chosen or "").partition("/")
-    dtype: Any = (weights, activations) if activations else weights or None
-    require_totals(plan, [from_keras(model, dtype=dtype)], "schedule it again")
+    require_totals(plan, [from_keras(model, dtype=dtype_of(chosen))], "schedule it again")
 
 
 def _devices(plan: Plan) -> Mapping[str, Any]:

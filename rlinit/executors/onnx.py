@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, get_args
 
 from rlinit.checker.compatibility import figures_of
@@ -16,30 +16,13 @@ from rlinit.exporters.onnx.external_data import open_onnx
 from rlinit.exporters.onnx.stages import OnnxParts, to_onnx_stages
 from rlinit.graph import Graph
 from rlinit.importers.common.parameters import Sharing
+from rlinit.importers.common.precision import dtype_of
 from rlinit.importers.onnx.reader import from_onnx
 from rlinit.plan import Plan
 
 
-@dataclass(frozen=True, slots=True)
 class OnnxExecutor:
-    """Runs plans on ONNX models, part after part in this process.
-
-    Parameters
-    ----------
-    repeats
-        Runs; `Execution.seconds` is the shortest.
-
-    Raises
-    ------
-    InvalidPlan
-        `repeats` is below 1.
-    """
-
-    repeats: int = 1
-
-    def __post_init__(self) -> None:
-        if self.repeats < 1:
-            raise InvalidPlan(f"repeats is {self.repeats}; expected >= 1")
+    """Runs plans on ONNX models, part after part in this process."""
 
     def execute(
         self,
@@ -92,16 +75,11 @@ class OnnxExecutor:
         with tempfile.TemporaryDirectory() as folder:
             to_onnx_stages(plan, graph, model, folder)
             parts = OnnxParts(folder, places)
-        seconds = []
-        outputs: dict[str, Any] = {}
-        for _ in range(self.repeats):
-            started = time.perf_counter()
-            try:
-                outputs = parts.run(feeds)
-            except RuntimeError as problem:
-                raise ExecutionFailure(f"onnxruntime failed: {problem}") from problem
-            seconds.append(time.perf_counter() - started)
-        return Execution(outputs, min(seconds))
+        started = time.perf_counter()
+        try:
+            return Execution(parts.run(feeds), time.perf_counter() - started)
+        except RuntimeError as problem:
+            raise ExecutionFailure(f"onnxruntime failed: {problem}") from problem
 
 
 def onnx_graph(plan: Plan, model: Any, feeds: Mapping[str, Any]) -> Graph:
@@ -125,7 +103,6 @@ def onnx_graph(plan: Plan, model: Any, feeds: Mapping[str, Any]) -> Graph:
     """
     proto, _ = open_onnx(model)
     chosen: Any = plan.provenance.get("dtype")
-    weights, _, activations = str(chosen or "").partition("/")
     dims: dict[str, int] = {}
     for value in proto.graph.input:
         for at, size in enumerate(value.type.tensor_type.shape.dim):
@@ -133,9 +110,8 @@ def onnx_graph(plan: Plan, model: Any, feeds: Mapping[str, Any]) -> Graph:
                 dims[f"{value.name}[{at}]"] = int(feeds[value.name].shape[at])
     batch = next((size for name, size in dims.items() if name.endswith("[0]")), None)
     others = {name: size for name, size in dims.items() if not name.endswith("[0]")}
-    dtype: Any = (weights, activations) if activations else weights or None
     graphs = [
-        from_onnx(proto, batch=batch, dims=others, sharing=sharing, dtype=dtype, name=plan.graph)
+        from_onnx(proto, batch=batch, dims=others, sharing=sharing, dtype=dtype_of(chosen), name=plan.graph)
         for sharing in get_args(Sharing)
     ]
     for graph in graphs:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlinit.errors import InvalidPlan
+from rlinit.files import read_array
 from rlinit.importers.torch.export import import_torch
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def model_inputs(
         if len(files) != len(tensors):
             raise InvalidPlan(f"there are {len(files)} files of inputs; the model has {len(tensors)} tensors as inputs")
         for at, path in zip(tensors, files, strict=True):
-            leaves[at] = torch.from_numpy(_array(path)).to(leaves[at].dtype)
+            leaves[at] = torch.from_numpy(read_array(path)).to(leaves[at].dtype)
     args, kwargs = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
     return tuple(args), dict(kwargs)
 
@@ -85,12 +86,3 @@ def _random(shape: Sequence[int], dtype: Any, generator: Any) -> Any:
     if dtype.is_floating_point or dtype.is_complex:
         return torch.randn(tuple(shape), generator=generator, dtype=torch.float32).to(dtype)
     return torch.randint(0, 2, tuple(shape), generator=generator).to(dtype)
-
-
-def _array(path: str | Path) -> Any:
-    import numpy as np
-
-    try:
-        return np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as problem:
-        raise InvalidPlan(f"cannot read {path} as a .npy file: {problem}") from problem

@@ -1,4 +1,4 @@
-"""Replaying activities event by event: what waits for what, lanes that hold one at a time, links that are shared."""
+"""Replaying activities event by event: what waits for what, and links that are shared."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from rlinit.errors import InvalidPlan
 
-_END, _FLOW_START, _FLOW_END, _LANE_FREE = range(4)
+_END, _FLOW_START, _FLOW_END = range(3)
 """Kinds of events, in the order in which those of the same time happen."""
 
 
@@ -53,8 +53,6 @@ class Activity:
         Seconds, without its flow.
     after
         Activities that must end before it starts.
-    lane
-        What it occupies alone, first come, first served; "": nothing.
     flow, link
         Seconds on a shared link if it were alone there, after `duration_s`.
     start_s, end_s
@@ -63,7 +61,6 @@ class Activity:
 
     duration_s: float
     after: list[int] = field(default_factory=list)
-    lane: str = ""
     flow: float = 0.0
     link: Link | None = None
     start_s: float = 0.0
@@ -85,41 +82,23 @@ class _Replay:
             for before in one.after:
                 self._followers[before].append(at)
         self._events: list[tuple[float, int, int, int]] = []
-        self._queues: dict[str, list[tuple[float, int]]] = {}
-        self._held: set[str] = set()
         self.num_ended = 0
 
     def run(self) -> None:
         """Let everything happen that can."""
         for at, count in enumerate(self.waiting):
             if not count:
-                self._make_ready(at, 0.0)
+                self._start(at, 0.0)
         while self._events:
             now_s, kind, at, version = heapq.heappop(self._events)
             one = self._activities[at]
-            if kind == _LANE_FREE:
-                self._hand_on(one.lane, now_s)
-            elif one.link is None or self._flow_ended(one.link, kind, at, version, now_s):
+            if one.link is None or self._flow_ended(one.link, kind, at, version, now_s):
                 self._finish(at, now_s)
 
     def _start(self, at: int, now_s: float) -> None:
         one = self._activities[at]
         one.start_s = now_s
         heapq.heappush(self._events, (now_s + one.duration_s, _END if one.link is None else _FLOW_START, at, 0))
-
-    def _make_ready(self, at: int, now_s: float) -> None:
-        lane = self._activities[at].lane
-        if not lane:
-            self._start(at, now_s)
-            return
-        heapq.heappush(self._queues.setdefault(lane, []), (now_s, at))
-        heapq.heappush(self._events, (now_s, _LANE_FREE, at, 0))
-
-    def _hand_on(self, lane: str, now_s: float) -> None:
-        """Start what waits longest for a lane, if the lane is free."""
-        if self._queues[lane] and lane not in self._held:
-            self._held.add(lane)
-            self._start(heapq.heappop(self._queues[lane])[1], now_s)
 
     def _flow_ended(self, link: Link, kind: int, at: int, version: int, now_s: float) -> bool:
         """Let an activity's flow start or end; return whether it has ended now."""
@@ -137,23 +116,18 @@ class _Replay:
         return not flows
 
     def _finish(self, at: int, now_s: float) -> None:
-        """End an activity, free its lane, and make ready what waited for it last."""
+        """End an activity, and start what waited for it last."""
         one = self._activities[at]
         one.end_s = now_s
         self.num_ended += 1
-        if one.lane:
-            self._held.discard(one.lane)
-            heapq.heappush(self._events, (now_s, _LANE_FREE, at, 0))
         for other in self._followers[at]:
             self.waiting[other] -= 1
             if not self.waiting[other]:
-                self._make_ready(other, now_s)
+                self._start(other, now_s)
 
 
 def replay(activities: list[Activity]) -> None:
     """Start every activity as early as possible and fill in its start and end.
-
-    Activities that become ready for a lane at the same time take it in the order of the list.
 
     Raises
     ------

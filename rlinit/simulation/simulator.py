@@ -1,4 +1,4 @@
-"""The simulator: a plan replayed activity by activity, under the plan's own rule for transfers or another one.
+"""The simulator: a plan replayed activity by activity, under the plan's own rule for transfers, or on shared links.
 
 A plan fixes where everything runs and in which order. Every activity (a batch, a transfer) starts
 as soon as what it waits for is over and what it needs is free. By its own rule the result is the timeline of the plan
@@ -8,18 +8,14 @@ itself; where a plan idles on purpose, the replay does not.
 contention     transfers
 =============  =========================================================================================================
 ``plan``       as the plan's own rule says, in the order it lists them
-``parallel``   any number at once; one for each pair of batches
-``exclusive``  one at a time on a directed link, first come, first served
-``blocking``   one at a time for a receiver, which does not compute meanwhile, first come, first served
 ``shared``     any number at once on a directed link, which share its bandwidth equally (latency is not shared)
 =============  =========================================================================================================
 """
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, NamedTuple, get_args
@@ -35,7 +31,7 @@ from rlinit.tensors import Tensors
 
 __all__ = ["Contention", "Movement", "Simulation", "movements", "planned_order", "simulate"]
 
-Contention = Literal["plan", "parallel", "exclusive", "blocking", "shared"]
+Contention = Literal["plan", "shared"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,22 +139,15 @@ def planned_order(plan: Plan, graph: Graph) -> list[Batch]:
     """
     listed = sorted(plan.batches, key=lambda batch: batch.start_s)
     where = {(batch.op, shard): at for at, batch in enumerate(listed) for shard in batch.shards}
-    after: list[list[int]] = [[] for _ in listed]
-    waiting = [0] * len(listed)
-    for at, batch in enumerate(listed):
-        for before in _producers(graph, batch, where):
-            after[before].append(at)
-            waiting[at] += 1
-    ready = [at for at, count in enumerate(waiting) if not count]
-    order = []
-    while ready:
-        at = heapq.heappop(ready)
-        order.append(listed[at])
-        for other in after[at]:
-            waiting[other] -= 1
-            if not waiting[other]:
-                heapq.heappush(ready, other)
-    return order
+    import networkx as nx
+
+    reads: nx.DiGraph[int] = nx.DiGraph()
+    reads.add_nodes_from(range(len(listed)))
+    reads.add_edges_from((p, at) for at, batch in enumerate(listed) for p in _producers(graph, batch, where))
+    try:
+        return [listed[at] for at in nx.lexicographical_topological_sort(reads)]
+    except nx.NetworkXUnfeasible:
+        raise InvalidPlan("the batches of the plan depend on each other in a circle") from None
 
 
 def _producers(graph: Graph, batch: Batch, where: Mapping[tuple[str, int], int]) -> set[int]:
@@ -205,8 +194,6 @@ def _simulate_batches(plan: Plan, graph: Graph, hardware: Hardware, contention: 
     """Make activities of batches and transfers, tie them by what waits for what, and replay them."""
     rule = plan.transfer_rule if contention == "plan" else contention
     order = planned_order(plan, graph)
-    if len(order) < len(plan.batches):
-        raise InvalidPlan("the batches of the plan depend on each other in a circle")
     activities = _batch_activities(order, plan, graph, hardware)
     last: dict[str, int] = {}
     for at, batch in enumerate(order):
@@ -241,8 +228,7 @@ def _simulate_batches(plan: Plan, graph: Graph, hardware: Hardware, contention: 
             activities[consumer].after.append(len(activities))
         activities.append(one)
     if rule in ("exclusive", "blocking"):
-        queue = _Queue(plan, order, moves, tensors, rule)
-        _tie_transfers(queue, activities, as_planned=rule == plan.transfer_rule)
+        _tie_transfers(plan, order, moves, tensors, activities)
     replay(activities)
     return _as_simulation(order, moves, tensors, activities, one_each=rule == "parallel")
 
@@ -264,30 +250,17 @@ def _batch_activities(order: list[Batch], plan: Plan, graph: Graph, hardware: Ha
     return activities
 
 
-class _Queue(NamedTuple):
-    """The batches and transfers of a plan, and the rule by which they exclude each other."""
-
-    plan: Plan
-    order: list[Batch]
-    moves: list[Move]
-    tensors: Tensors
-    rule: str
-
-
-def _tie_transfers(queue: _Queue, activities: list[Activity], *, as_planned: bool) -> None:
-    """Let transfers exclude each other: in the order of the plan where it gives one, else first come, first served."""
-    plan, order, moves, tensors, rule = queue
-    n = len(order)
+def _tie_transfers(
+    plan: Plan, order: list[Batch], moves: list[Move], tensors: Tensors, activities: list[Activity]
+) -> None:
+    """Let transfers exclude each other: in the order of the plan."""
+    n, rule = len(order), plan.transfer_rule
     lane_of = {
         n + at: f"{order[producer].device} -> {target}" if rule == "exclusive" else target
         for at, (producer, _, target, _, _) in enumerate(moves)
     }
     if rule == "blocking":
         lane_of |= {at: batch.device for at, batch in enumerate(order)}
-    if not as_planned:
-        for at, lane in lane_of.items():
-            activities[at].lane = lane
-        return
     planned = {(t.op, t.tensor, t.source, t.target): t for t in plan.transfers}
     # Of equal starts all but one have no length, and that one is last; what a batch needs goes right before it.
     keys: dict[int, tuple[float, float, int, int, int]] = {}
@@ -334,10 +307,6 @@ def _as_simulation(
         )
         for move, done in zip(moves, activities[len(order) :], strict=True)
     )
-    return _simulation(batches, transfers)
-
-
-def _simulation(batches: Iterable[Batch], transfers: Iterable[Movement]) -> Simulation:
     ordered = tuple(sorted(batches, key=lambda batch: batch.start_s))
     busy: dict[str, float] = {}
     for batch in ordered:

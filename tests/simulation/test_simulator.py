@@ -40,12 +40,11 @@ def test_by_its_own_rule_it_is_the_plan(seed: int, inputs: int, rule: str, scale
 @given(seed=SEEDS, inputs=st.sampled_from([1, 3]))
 @settings(max_examples=draws(60), deadline=None)
 def test_contention_costs_time(seed: int, inputs: int) -> None:
-    """Sharing links, or queueing for them, is never faster than transferring in parallel where each op is whole."""
+    """Sharing links is never faster than transferring in parallel where each op is whole."""
     plan, graph, hardware = random_case(seed, inputs=1)
     alone = simulate(plan, graph, hardware).makespan_s
-    for contention in ("shared", "exclusive", "blocking"):
-        run = simulate(plan, graph, hardware, contention=contention)
-        assert run.makespan_s >= alone * (1 - 1e-12)
+    run = simulate(plan, graph, hardware, contention="shared")
+    assert run.makespan_s >= alone * (1 - 1e-12)
 
 
 @given(seed=SEEDS)

@@ -7,8 +7,7 @@ from typing import Any
 
 from rlinit.errors import InvalidGraph
 from rlinit.files import write_atomically
-from rlinit.importers.onnx.reader import check_location, import_onnx, load_values, stored_tensors
-from rlinit.importers.onnx.shapes import is_small
+from rlinit.importers.onnx.reader import import_onnx, load_values, read_onnx, stored_tensors
 
 _MAX_INLINE_BYTES = 1 << 30
 """Weights of a file beyond which they go into a file beside it; a protobuf message ends at 2 GiB."""
@@ -33,32 +32,16 @@ def open_onnx(model: Any) -> tuple[Any, Path | None]:
     BackendUnavailable
         onnx is not installed.
     """
-    onnx = import_onnx()
-    external = onnx.TensorProto.EXTERNAL
     if not isinstance(model, (str, Path)):
+        external = import_onnx().TensorProto.EXTERNAL
         apart = next((t.name for t in stored_tensors(model.graph) if t.data_location == external), None)
         if apart is not None:
             raise InvalidGraph(f"tensor {apart!r} of the model lies in another file; give the path of the model")
         return model, None
-    path = Path(model)
-    if not path.is_file():
-        raise InvalidGraph(f"cannot read {path}: there is no such file")
-    try:
-        proto = onnx.load(str(path), format="protobuf", load_external_data=False)
-    except Exception as problem:  # protobuf's DecodeError is not among its public names
-        raise InvalidGraph(f"cannot read {path} as an ONNX model: {problem}") from problem
+    proto, left = read_onnx(Path(model))
     if not proto.HasField("graph"):
-        raise InvalidGraph(f"{path} has no graph; is this an ONNX model?")
-    later = 0
-    for at, tensor in enumerate(stored_tensors(proto.graph)):
-        if tensor.data_location == external:
-            check_location(tensor, path)
-            # Initializers come first; large ones are loaded when they are written, others may be needed for shapes.
-            if at < len(proto.graph.initializer) and not is_small(tensor):
-                later += 1
-            else:
-                load_values(tensor, path)
-    return proto, path if later else None
+        raise InvalidGraph(f"{model} has no graph; is this an ONNX model?")
+    return proto, Path(model) if left else None
 
 
 def loaded(tensor: Any, source: Path | None) -> Any:

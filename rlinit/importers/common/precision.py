@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -119,6 +119,13 @@ def rescaled(graph: Graph, dtype: Dtype, *, bits: int) -> Graph:
         further=replace(graph.further, size_bytes=np.ceil(graph.further.size_bytes * activations)),
         extras=extras,
     )
+
+
+def dtype_of(text: str | None) -> Dtype:
+    """Return the types that the command line and plans write as one, or as weights/activations."""
+    weights, _, activations = (text or "").partition("/")
+    found: Any = (weights, activations) if activations else weights or None
+    return found  # type: ignore[no-any-return]
 
 
 def chosen_dtype(graph: Graph) -> str | None:

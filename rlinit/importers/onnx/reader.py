@@ -74,19 +74,42 @@ def load_onnx(
     BackendUnavailable
         onnx is not installed.
     """
-    if not Path(path).is_file():
+    model, _ = read_onnx(Path(path))
+    return from_onnx(model, batch=batch, dims=dims, sharing=sharing, dtype=dtype, name=Path(path).stem)
+
+
+def read_onnx(path: Path) -> tuple[Any, bool]:
+    """Return the model of a file, and whether large weights were left in other files.
+
+    Parameters
+    ----------
+    path
+        Of the model.
+
+    Raises
+    ------
+    BackendUnavailable
+        onnx is not installed.
+    InvalidGraph
+        The file cannot be read or is no ONNX model, or data lie outside its folder.
+    """
+    if not path.is_file():
         raise InvalidGraph(f"cannot read {path}: there is no such file")
     onnx = import_onnx()
     try:
         model = onnx.load(str(path), format="protobuf", load_external_data=False)
     except Exception as problem:  # protobuf's DecodeError is not among its public names
         raise InvalidGraph(f"cannot read {path} as an ONNX model: {problem}") from problem
-    for tensor in stored_tensors(model.graph):
+    left = False
+    for at, tensor in enumerate(stored_tensors(model.graph)):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            check_location(tensor, Path(path))
-            if is_small(tensor):
-                load_values(tensor, Path(path))
-    return from_onnx(model, batch=batch, dims=dims, sharing=sharing, dtype=dtype, name=Path(path).stem)
+            check_location(tensor, path)
+            # Initializers come first; large ones are read when they are written, others may be needed for shapes.
+            if at < len(model.graph.initializer) and not is_small(tensor):
+                left = True
+            else:
+                load_values(tensor, path)
+    return model, left
 
 
 def from_onnx(

@@ -35,10 +35,9 @@ def _modules(graph: Graph) -> np.ndarray:
     size=st.integers(6, 33),
     channels=st.integers(1, 4),
     dependence=st.sampled_from(["strong", "weak"]),
-    split=st.booleans(),
 )
 def test_modules_are_joined_by_their_channels_only(
-    wiring: Wiring, seed: int, num_modules: int, size: int, channels: int, dependence: Dependence, split: bool
+    wiring: Wiring, seed: int, num_modules: int, size: int, channels: int, dependence: Dependence
 ) -> None:
     """Between modules run c edges, output c to input c of the next; each op has a path from and to a channel."""
     graph = rwnn(
@@ -48,22 +47,17 @@ def test_modules_are_joined_by_their_channels_only(
         nodes_per_module=size,
         channels=channels,
         dependence=dependence,
-        split_ops=split,
     )
     module = _modules(graph)
     crossing = graph.edges[module[graph.edges[:, 0]] != module[graph.edges[:, 1]]]
-    expected = {
-        (f"m{t}.out{c}", f"m{t + 1}.in{c}" + ".aggregate" * split)
-        for t in range(num_modules - 1)
-        for c in range(channels)
-    }
+    expected = {(f"m{t}.out{c}", f"m{t + 1}.in{c}") for t in range(num_modules - 1) for c in range(channels)}
     assert {(graph.names[u], graph.names[v]) for u, v in crossing} == expected
     for v in range(graph.num_ops):
         if graph.pred_indptr[v] == graph.pred_indptr[v + 1]:
             assert graph.names[v].startswith("m0.in")
         if graph.succ_indptr[v] == graph.succ_indptr[v + 1]:
             assert graph.names[v].startswith(f"m{num_modules - 1}.out")
-    assert graph.num_ops == num_modules * (size * (3 if split else 1) + channels * (4 if split else 2))
+    assert graph.num_ops == num_modules * (size + channels * 2)
     assert (graph.order == np.arange(graph.num_ops)).all()
 
 
@@ -118,15 +112,6 @@ def test_shapes_are_those_of_the_small_regime() -> None:
                 graph.pred_indptr[v + 1] - graph.pred_indptr[v] == 1)  # fmt: skip
     tensor = 56**2 * 78
     assert graph.flops[node] == tensor * (1 + 18 + 2 * 79)
-
-
-def test_splitting_ops_changes_no_totals() -> None:
-    """Split ops have the parameters and operations of the whole, and about its time."""
-    whole, parts = (rwnn("er", seed=0, split_ops=split) for split in (False, True))
-    assert parts.param_bytes.sum() == whole.param_bytes.sum()
-    assert parts.flops.sum() == whole.flops.sum()
-    for key, seconds in whole.times.items():
-        assert parts.times[key].sum() == pytest.approx(seconds.sum(), rel=0.05)
 
 
 def test_totals_are_those_of_the_paper() -> None:
