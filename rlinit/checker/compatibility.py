@@ -78,7 +78,7 @@ def _difference(plan: Plan, graph: Graph) -> str:
         listed = _listed(list(plan.assignment), graph.names, "ops")
         if listed:
             return listed
-    apart = _apart(plan.graph_figures, figures_of(graph))
+    apart = differing_totals(plan.graph_figures, figures_of(graph))
     if apart:
         return f"{apart}; was it imported with another batch size, dims or sharing?"
     return "the same ops in other costs, times, edges or groups; were its times measured or edited since?"
@@ -95,8 +95,14 @@ def _listed(planned: Sequence[str], given: Sequence[str], what: str) -> str:
     return "; ".join(parts)
 
 
-def _apart(planned: Mapping[str, float], given: Mapping[str, float]) -> str:
-    """Say which totals differ; "" where the plan has none or all agree."""
+def differing_totals(planned: Mapping[str, float], given: Mapping[str, float]) -> str:
+    """Say which totals differ; "" where the plan has none or all agree.
+
+    Parameters
+    ----------
+    planned, given
+        Totals by their names in `figures_of`: the plan's, and those of the graph at hand.
+    """
     return ", ".join(
         f"{given[key]:,.0f} {key.replace('_', ' ')} instead of {planned[key]:,.0f}"
         for key in given

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from rlinit.checker.compatibility import figures_of
+from rlinit.checker.compatibility import differing_totals, figures_of
 from rlinit.errors import InvalidGraph, InvalidPlan
 from rlinit.graph import Graph
 from rlinit.plan import Plan
@@ -62,7 +62,7 @@ def require_totals(plan: Plan, graphs: Iterable[Graph], advice: str) -> None:
     InvalidPlan
         None has; the message names an op, or the totals.
     """
-    apart: list[str] = []
+    apart = ""
     for graph in graphs:
         only = sorted(set(graph.names) ^ set(plan.assignment or ()))
         if only:
@@ -72,13 +72,7 @@ def require_totals(plan: Plan, graphs: Iterable[Graph], advice: str) -> None:
                 f"or for another version of it; {advice}"
             )
         found = figures_of(graph)
-        apart = [
-            f"{found[key]:,.0f} {key.replace('_', ' ')} instead of {plan.graph_figures[key]:,.0f}"
-            for key in _LASTING
-            if found[key] != plan.graph_figures.get(key)
-        ]
+        apart = differing_totals(plan.graph_figures, {key: found[key] for key in _LASTING})
         if not apart:
             return
-    raise InvalidPlan(
-        f"the plan was made for another version of the model, which has {', '.join(apart)} now; schedule it again"
-    )
+    raise InvalidPlan(f"the plan was made for another version of the model, which has {apart} now; schedule it again")
