@@ -238,17 +238,6 @@ class CostTable:
                 )
         return dataclasses.replace(graph, times=times)
 
-    @classmethod
-    def from_graph(cls, graph: Graph) -> CostTable:
-        """Return the times that a graph holds, as a table to edit."""
-        rows = [
-            CostRow(op, device, batch, float(seconds))
-            for (device, batch), column in sorted(graph.times.items())
-            for op, seconds in zip(graph.names, column, strict=True)
-            if not math.isnan(seconds)
-        ]
-        return cls(tuple(rows), _one_line(graph.name))
-
     # -- files -------------------------------------------------------------------------------------------------
 
     def to_csv(self) -> str:

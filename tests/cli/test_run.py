@@ -141,8 +141,9 @@ def test_plans_for_a_batch_of_a_dynamic_program_run(tmp_path: Path, capsys: pyte
     for batch, inputs in ((8, 1), (2, 4)):
         graph = load_graph(tmp_path / "net.pt2", batch=batch)
         rows = tuple(CostRow(op, device, b, 1.0) for op in graph.names for device in ("d0", "d1") for b in (1, 2, 3, 4))
-        timed = CostTable(rows).apply(graph)
-        CostTable.from_graph(timed).save(tmp_path / "costs.csv")
+        table = CostTable(rows)
+        timed = table.apply(graph)
+        table.save(tmp_path / "costs.csv")
         plans = [random_plan(timed, sized, 1, inputs=inputs)]
         if inputs == 1:
             plans.append(stage_plan(timed, sized, [int(at > 1) for at in range(timed.num_ops)]))

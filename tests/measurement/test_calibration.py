@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rlinit
-from rlinit.costs.table import CostTable, InvalidCostTable
+from rlinit.costs.table import CostRow, CostTable, InvalidCostTable
 from rlinit.errors import BackendUnavailable, InvalidHardware, InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
@@ -157,7 +157,13 @@ def test_measured_seconds_feed_back(case: tuple[Any, tuple[Any, ...], Graph]) ->
     plan = placed_plan(graph, dict.fromkeys(graph.names, "d0"))
     found = calibrate(plan, exported, inputs, graph=graph, settings=FAST)
     assert math.isinf(found.factor) or found.predicted_s == 0
-    old = CostTable.from_graph(graph)
+    old = CostTable(
+        tuple(
+            CostRow(op, device, batch, float(seconds))
+            for (device, batch), column in graph.times.items()
+            for op, seconds in zip(graph.names, column, strict=True)
+        )
+    )
     new = old.updated(found.table())
     assert len(new) == len(old)
     changed = new.apply(graph)
