@@ -47,6 +47,9 @@ groups      (stages of several devices) rows of stages below the threshold, from
 tree        (latency) schedules below the threshold, split by the device of an op and by which of two ops is first; what
             each case leaves open is empty, or contradicts a sum of rows with multipliers >= 0. First may come lags:
             the least time between two ops for each pair of their devices, by trees over the ops between them alone
+clauses     (latency) each clause over starts, devices and orders of ops holds by those before it: where all its
+            literals are false, steps of time windows, edges, orders of two ops and work between two times, and clauses
+            of which one literal is left, come to nothing. The last clause is empty
 places      no way to put ops on devices, all of which are tried, respects memories, groups, forbidden devices and links
 room        an op, with those that must be beside it, may run nowhere; or multipliers y_d >= 0 that sum to 1 give
             sum_v min_d y_d bytes(v) / memory_d > 1. Proves that there is no schedule, as the others do of a plan that
@@ -1594,14 +1597,180 @@ def learn_lags(windows: Windows, lags: Any) -> None:
         windows.add_lag(a, b, least)
 
 
-def prove_tree(proof: Any, costs: Costs) -> Fraction:
-    """Return the threshold of the proof if all cases of its tree are refuted, by its lags."""
-    need(costs.objective == "latency", "trees prove bounds of latency alone")
+def windows_of(proof: Any, costs: Costs, bits: int) -> Windows:
+    """Return what schedules below the threshold of a proof leave open."""
+    need(costs.objective == "latency", "only bounds of latency are proven by time windows")
     threshold = ratio(proof["threshold"])
     need(threshold > 0, "the threshold must be positive")
-    windows = Windows(costs, threshold)
+    return Windows(costs, threshold, bits)
+
+
+def prove_tree(proof: Any, costs: Costs) -> Fraction:
+    """Return the threshold of the proof if all cases of its tree are refuted, by its lags."""
+    windows = windows_of(proof, costs, WHOLE_BITS)
     learn_lags(windows, proof.get("lags", ()))
     close(windows, windows.root.copy(), proof["nodes"])
+    return windows.bound
+
+
+class Bounds:
+    """A case of a proof by clauses: least and last starts of ops, their devices, and which of two on one is first.
+
+    A literal is ``from v t`` or ``until v t``: op v starts at t or later, or at t or before; ``on v i`` or ``off v i``:
+    it is on device i, or not; ``first u v``: where both are on one device, u ends before v starts, or else v before u.
+    """
+
+    def __init__(self, windows: Windows, state: State) -> None:
+        self.windows, self.devices, self.tail = windows, state.devices, state.tail
+        self.low = [min(head[i] for i in mine) for head, mine in zip(state.head, self.devices, strict=True)]
+        self.high = [windows.most] * len(self.low)
+        self.first, self.empty = frozenset[tuple[int, int]](), False
+        self.group = {v: group for group in windows.groups for v in group}
+        for v in windows.order:
+            self.end(v)
+
+    def case(self, clause: list[Any]) -> Bounds:
+        """Return the case in which all literals of a clause are false."""
+        made = shallow(self)
+        made.low, made.high, made.devices = list(self.low), list(self.high), list(self.devices)
+        for literal in clause:
+            made.add(*opposite(*literal))
+        return made
+
+    def says(self, kind: str, v: int, x: int) -> bool:
+        """Return whether a literal holds."""
+        if kind in ("from", "until"):
+            return self.low[v] >= x if kind == "from" else self.high[v] <= x
+        if kind == "on":
+            return self.devices[v] == [x]
+        return (v, x) in self.first if kind == "first" else x not in self.devices[v]
+
+    def add(self, kind: str, v: int, x: int) -> None:
+        """Let a literal hold; what contradicts it leaves nothing."""
+        if kind == "from":
+            self.low[v] = max(self.low[v], x)
+        elif kind == "until":
+            self.high[v] = min(self.high[v], x)
+        elif kind == "first":
+            self.first |= {(v, x)}
+            self.empty |= (x, v) in self.first
+        else:
+            self.keep(v, [i for i in self.devices[v] if (i == x) == (kind == "on")])
+        self.empty |= self.low[v] > self.high[v]
+
+    def keep(self, v: int, left: list[int]) -> None:
+        """Leave an op, and those colocated with it, some of its devices."""
+        for w in self.group[v] if len(left) < len(self.devices[v]) else ():
+            self.devices[w] = left
+        self.empty |= not left
+
+    def clause(self, clause: list[Any]) -> None:
+        """Let the one literal of a clause hold that is not false."""
+        left = [literal for literal in clause if not self.says(*opposite(*literal))]
+        if len(left) == 1:
+            self.add(*left[0])
+        self.empty |= not left
+
+    def end(self, v: int) -> None:
+        """Let an op, and the longest path behind it, end in time."""
+        rest = {i: self.windows.time[v][i] + self.tail[v][i] for i in self.devices[v]}
+        self.keep(v, [i for i, each in rest.items() if self.low[v] + each <= self.windows.most])
+        self.add("until", v, self.windows.most - min(rest.values()))
+
+    def arc(self, u: int, v: int) -> None:
+        """Let op v start when it has what u, which it reads, has sent it, on devices on which that is possible."""
+        move = next(move for w, move in self.windows.before[v] if w == u)
+        ways = {(i, j): self.windows.time[u][i] + move[i][j] for i in self.devices[u] for j in self.devices[v]}
+        ways = {way: least for way, least in ways.items() if self.low[u] + least <= self.high[v]}
+        for op, place in ((u, 0), (v, 1)):
+            self.keep(op, [i for i in self.devices[op] if any(way[place] == i for way in ways)])
+        if ways:
+            self.add("from", v, self.low[u] + min(ways.values()))
+            self.add("until", u, self.high[v] - min(ways.values()))
+
+    def order(self, u: int, v: int) -> None:
+        """Let one of two ops end before the other starts, or else not both be on one device."""
+        for i in [i for i in self.devices[u] if i in self.devices[v]]:
+            alone = [w for w in (u, v) if self.devices[w] == [i]]
+            ways = [
+                (a, b)
+                for a, b in ((u, v), (v, u))
+                if self.low[a] + self.windows.time[a][i] <= self.high[b] and (b, a) not in self.first
+            ]
+            for w in alone if not ways else ():
+                self.add("off", v if w == u else u, i)
+            if len(ways) == 1 and len(alone) == 2:
+                ((a, b),) = ways
+                self.add("first", a, b)
+                self.add("from", b, self.low[a] + self.windows.time[a][i])
+                self.add("until", a, self.high[b] - self.windows.time[a][i])
+
+    def work(self, i: int, start: int, end: int) -> None:
+        """Let no more of the ops of a device run between two times than there is time; what else they take, outside.
+
+        At the least start or at the last an op has least of its time between the two.
+        """
+        need(start < end, "the work of a device is between no two times")
+        time = {v: self.windows.time[v][i] for v, mine in enumerate(self.devices) if i in mine}
+        ends = {v: (min(t, self.low[v] + t - start), min(t, end - self.high[v])) for v, t in time.items()}
+        inside = {v: max(0, min(*ends[v], end - start)) for v in time}
+        sure = {v for v in time if self.devices[v] == [i]}
+        spare = end - start - sum(inside[v] for v in sure)
+        self.empty |= spare < 0
+        for v, (early, late) in ends.items():
+            room = spare + inside[v] * (v in sure)  # what the others leave to it
+            if inside[v] > room:
+                self.add("off", v, i)
+            elif v in sure and end - start > room:
+                if early > room:
+                    self.add("from", v, end - room)
+                if late > room:
+                    self.add("until", v, start - time[v] + room)
+
+
+def opposite(kind: str, v: int, x: int) -> tuple[str, int, int]:
+    """Return the literal that holds where another does not."""
+    if kind == "first":
+        return kind, x, v
+    if kind in ("from", "until"):
+        return ("until", v, x - 1) if kind == "from" else ("from", v, x + 1)
+    return "off" if kind == "on" else "on", v, x
+
+
+STEPS = {"end": (Bounds.end, 1), "arc": (Bounds.arc, 2), "order": (Bounds.order, 2), "work": (Bounds.work, 0)}
+"""What draws conclusions in a proof by clauses, and how many of its arguments, which differ, are ops."""
+
+
+def prove_clauses(proof: Any, costs: Costs) -> Fraction:
+    """Return the threshold of the proof if its clauses, each by those before it, lead to one that is empty.
+
+    A clause holds where the case of which all its literals are false comes to nothing, by steps in turn: each has the
+    number of a clause before, or says which arc, end, order or work to draw conclusions from.
+    """
+    windows, known_so_far = windows_of(proof, costs, QUANTUM_BITS), list[Any]()
+    state = windows.root.copy()
+    if not windows.settle(state):
+        return windows.bound
+    root, n = Bounds(windows, state), len(state.devices)
+    for literals, steps in proof["clauses"]:
+        clause = [(kind, int(v), int(x)) for kind, v, x in literals]
+        for kind, v, x in clause:
+            need(kind in ("from", "until", "on", "off", "first"), "a literal is unknown")
+            need(0 <= v < n and (kind != "first" or (0 <= x < n and v != x)), "a literal is about no op, or one twice")
+        case = root.case(clause)
+        for step in steps:
+            if case.empty:
+                break
+            if isinstance(step, list):
+                act, ops = STEPS[step[0]]
+                args = [int(each) for each in step[1:]]
+                need(len({v for v in args[:ops] if 0 <= v < n}) == ops, "a step is about no ops, or one twice")
+                act(case, *args)
+            else:
+                case.clause(known_so_far[whole(step, "a clause")])
+        need(case.empty, "a clause does not follow by its steps")
+        known_so_far.append(clause)
+    need(known_so_far and not known_so_far[-1], "the last clause is not empty")
     return windows.bound
 
 
@@ -2282,6 +2451,7 @@ PROOFS: dict[str, Callable[[Any, Costs], Fraction]] = {
     "quantum": prove_quantum,
     "states": prove_states,
     "tree": prove_tree,
+    "clauses": prove_clauses,
     "room": prove_room,
     "places": prove_places,
 }

@@ -25,6 +25,16 @@ def negated(lit: Lit) -> Lit:
     return var, not up, bound - 1 if up else bound + 1
 
 
+def _literal(var: Var, up: bool, bound: int) -> tuple[str, int, int]:
+    """Return a literal as the checker has it, where which of two ops is first is the same on every device."""
+    if isinstance(var, int):
+        return ("from" if up else "until"), var, bound
+    kind, v, x, *_ = var
+    if kind == "x":
+        return ("on" if up else "off"), v, x
+    return ("first", v, x) if up else ("first", x, v)
+
+
 class Clauses(Derivations):
     """Clauses by name, and derivations of those that a refutation needs.
 
@@ -187,18 +197,39 @@ class Clauses(Derivations):
         self._steps.append(steps)
         return len(self.learned) - 1
 
+    def _needed(self) -> list[int]:
+        """Return the numbers of the clauses that the last one follows from, in order."""
+        needed, stack = set[int](), [len(self.learned) - 1]
+        while stack:
+            if (at := stack.pop()) not in needed:
+                needed.add(at)
+                stack += [name[1] for name in self._steps[at] if name[0] == "learned"]
+        return sorted(needed)
+
+    def for_checker(self) -> list[Any]:
+        """Return clauses and steps as `check.prove_clauses` reads them, whose starts and devices imply others."""
+        place = {at: k for k, at in enumerate(self._needed())}
+        proof = []
+        for at in place:
+            steps = list[Any]()
+            for kind, *args in self._steps[at]:
+                if kind == "learned":
+                    steps.append(place[args[0]])
+                elif kind == "arc":
+                    steps.append(["arc", *self.arcs[args[0]][:2]])
+                elif kind in ("end", "order", "neither", "energy"):
+                    count = {"end": 1, "energy": 3}.get(kind, 2)
+                    steps.append([{"energy": "work", "neither": "order"}.get(kind, kind), *args[:count]])
+            proof.append([[_literal(*lit) for lit in self.learned[at]], steps])
+        return proof
+
     # Derivations
 
     def conclude(self) -> None:
         """Derive the goal from the last clause learned, which has no literal."""
         asm = self.derive("L", C, self.last, "asm", [])
         self._below = asm
-        needed, stack = set[int](), [len(self.learned) - 1]
-        while stack:
-            if (at := stack.pop()) not in needed:
-                needed.add(at)
-                stack += [name[1] for name in self._steps[at] if name[0] == "learned"]
-        for at in sorted(needed):
+        for at in self._needed():
             terms = defaultdict[Key, int](int)
             for name, weight in self._steps[at].items():
                 terms[self._key(name)] += weight

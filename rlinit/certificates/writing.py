@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import partial
@@ -22,6 +23,8 @@ from scipy.sparse import coo_array
 from rlinit.budget import Budget
 from rlinit.certificates import check
 from rlinit.certificates.lags import BetweenOps
+from rlinit.certificates.latency_program import LatencyProgram
+from rlinit.certificates.learning import Learning
 from rlinit.certificates.tree import tree_proof
 from rlinit.errors import InvalidPlan
 from rlinit.files import write_json
@@ -45,6 +48,10 @@ _ABOVE = Fraction(1, 10**6)
 
 _NEARLY = 1e-9
 """Devices by which a packing in floats may fall short of one that is worth an exact look."""
+
+
+_FIRST_TREE, _LEARNING = 0.1, 0.5
+"""Shares of the time left for a tree, for which most problems take little, and behind it a search that learns."""
 
 
 def write_certificate(
@@ -165,7 +172,9 @@ def _proof(
         if _reaches(proof, costs, wanted):
             return proof
     if costs.objective == "latency":
-        return tree_proof(costs, wanted, between, budget)
+        first = tree_proof(costs, wanted, between, budget.share(_FIRST_TREE * budget.remaining_s))
+        second = first or _learned(costs, wanted, value, budget.share(_LEARNING * budget.remaining_s))
+        return second or tree_proof(costs, wanted, between, budget)
     # A value that is optimal in floats may lie above the optimum by their rounding.
     thresholds = tuple(dict.fromkeys((min(value, max(bound, value * (1 - check.ROUNDING))), wanted)))
     for threshold in thresholds:
@@ -174,6 +183,17 @@ def _proof(
                 return proof
     found = (_states(costs, threshold) for threshold in thresholds if threshold >= wanted)
     return next((proof for proof in found if proof is not None), None)
+
+
+def _learned(costs: check.Costs, wanted: Fraction, value: Fraction, budget: Budget) -> Proof | None:
+    """Return a proof by the clauses that a search learns; None where it does not end or the checker says otherwise."""
+    with contextlib.suppress(check.Refuted):
+        program = LatencyProgram(costs, value, 0.0)
+        search = Learning(program, math.ceil(wanted / program.unit), budget)
+        if search.run():
+            proof = {"kind": "clauses", "threshold": str(wanted), "clauses": search.clauses.for_checker()}
+            return proof if _reaches(proof, costs, wanted) else None
+    return None
 
 
 def _group_proof(costs: check.Groups, wanted: Fraction, value: Fraction) -> Proof | None:
