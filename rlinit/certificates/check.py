@@ -1767,7 +1767,7 @@ def prove_clauses(proof: Any, costs: Costs) -> Fraction:
                 need(len({v for v in args[:ops] if 0 <= v < n}) == ops, "a step is about no ops, or one twice")
                 act(case, *args)
             else:
-                case.clause(known_so_far[whole(step, "a clause")])
+                case.clause(known_so_far[int(step)])
         need(case.empty, "a clause does not follow by its steps")
         known_so_far.append(clause)
     need(known_so_far and not known_so_far[-1], "the last clause is not empty")
