@@ -1114,8 +1114,27 @@ def prove_op(proof: Any, costs: Costs) -> Fraction:
 
 
 def prove_load(proof: Any, costs: Costs) -> Fraction:
-    """Return sum_v min_d y_d time(v, d) for the multipliers y of the proof."""
-    return balanced(proof["multipliers"], costs.times)
+    """Return sum_v min_d y_d time(v, d) for the multipliers y of the proof, or the least of all its cases.
+
+    A node with an op and a device splits into that the op is there, and that it is not; others have multipliers.
+    """
+    if "cases" not in proof:
+        return balanced(proof["multipliers"], costs.times)
+    need(costs.objective != "throughput", "shards of an op may be on several devices")
+    nodes, stack, least = iter(proof["cases"]), [costs.times], INF
+    while stack:
+        times, node = stack.pop(), next(nodes)
+        if "op" in node:
+            v, i = (int(node[key]) for key in ("op", "device"))
+            need(0 <= v < len(times) and 0 <= i < costs.num_devices, "a node is about no op or device")
+            for there in (False, True):
+                row = [each if (j == i) == there else None for j, each in enumerate(times[v])]
+                if any(each is not None for each in row):
+                    stack.append([*times[:v], row, *times[v + 1 :]])
+        else:
+            least = min(least, balanced(node["multipliers"], times))
+    need(next(nodes, None) is None and least < INF, "the cases are too many, or all empty")
+    return Fraction(least)
 
 
 def balanced(y: Any, loads: list[list[Any]]) -> Fraction:

@@ -8,6 +8,7 @@ number of some best schedule.
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable
@@ -16,6 +17,10 @@ from itertools import combinations, permutations, product
 from typing import Any
 
 from rlinit.certificates import check
+from rlinit.errors import InvalidPlan
+from rlinit.graph import Graph
+from rlinit.hardware import Hardware
+from rlinit.plan import Plan
 
 ZERO, ONE = Fraction(0), Fraction(1)
 
@@ -320,3 +325,52 @@ class PlacementProgram(OrderedProgram):
                     terms, number = self._before(sent.index(1), received.index(1), 1)
                 if sent != received and (terms or not number):
                     self._row(f"edge_{u}_{v}_{x}_{y}", [(x, -1), (y, -1), *terms], -1 - number)
+
+
+class LoadProgram(Program):
+    """Devices of ops, each of which does all of its ops one after another; C is at least what any of them does.
+
+    Parameters
+    ----------
+    costs
+        The problem.
+    """
+
+    def __init__(self, costs: check.Costs) -> None:
+        super().__init__(check.quantum_of(costs) or ONE)
+        self.on: dict[int, tuple[int, int]] = {}
+        for v, row in enumerate(costs.times):
+            mine = {self._variable(f"x_{v}_{i}", True): (v, i) for i, each in enumerate(row) if each is not None}
+            self.groups.append(list(mine))
+            self.on |= mine
+        for i in costs.devices:
+            load = ((x, -costs.times[v][j] / self.unit) for x, (v, j) in self.on.items() if j == i)
+            self._row(f"load_{i}", [(0, 1), *load], 0)
+
+
+def exact_plan(
+    plan: Plan, graph: Graph, hardware: Hardware
+) -> tuple[Any, check.Graph, check.Hardware, tuple[Fraction, ...]]:
+    """Return a plan, its graph and hardware as the checker reads them, and the exact values of the plan, if it has any.
+
+    Parameters
+    ----------
+    plan
+        As `verify` accepts it.
+    graph, hardware
+        What the plan is for.
+
+    Raises
+    ------
+    InvalidPlan
+        The checker refuses the plan; the message says why.
+    """
+    try:
+        written = check.parse(json.dumps(plan.to_dict()), "rlinit-plan", "the plan")
+        raw_graph = check.Graph(check.parse(json.dumps(graph.to_dict()), "rlinit-graph", "the graph"))
+        raw_hardware = check.Hardware(check.parse(json.dumps(hardware.to_dict()), "rlinit-hardware", "the hardware"))
+        check.need_known(written)
+        values = () if plan.status == "infeasible" else check.exact_values(written, raw_graph, raw_hardware)
+    except check.Refuted as problem:
+        raise InvalidPlan(f"the plan cannot be certified: {problem}") from None
+    return written, raw_graph, raw_hardware, values

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import defaultdict
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -21,8 +22,7 @@ from rlinit.certificates import check
 from rlinit.certificates.derivations import C, Derivations, Key
 from rlinit.certificates.latency_program import LatencyProgram
 from rlinit.certificates.learning import Learning
-from rlinit.certificates.programs import PlacementProgram, Program, StageProgram
-from rlinit.certificates.writing import exact_plan
+from rlinit.certificates.programs import PlacementProgram, Program, StageProgram, exact_plan
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
@@ -148,6 +148,27 @@ class Proof(Derivations):
                 return proven
             sides.append((proven, case))
         return self.derive("G", C, self.goal, "uns", sides)
+
+    def cases_of_loads(self, on: dict[int, tuple[int, int]]) -> Iterator[dict[str, Any]]:
+        """Yield the nodes of the tree as `check.prove_load` reads them.
+
+        Parameters
+        ----------
+        on
+            The op and the device of each binary; rows are of devices, in order.
+        """
+        stack = [("derived", len(self.derived) - 1)]
+        while stack:
+            found = self.derived[stack.pop()[1]]
+            if found.reason == "uns":
+                (here, case), (elsewhere, _) = found.terms
+                ((v, i),) = (on[x] for x in self.derived[case[1]].row)
+                yield {"op": v, "device": i}
+                stack += [elsewhere, here]
+            else:
+                terms = dict(found.terms)
+                weights = [terms.get(("row", i), 0) for i in range(len(self.program.rows))]
+                yield {"multipliers": [str(Fraction(each, sum(weights) or 1)) for each in weights]}
 
     def _closes(self, value: float) -> bool:
         """Return whether C, in parts of the goal, is rounded up to it."""

@@ -7,7 +7,6 @@ tried there, cheapest first. Where none reaches the bound, the certificate names
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 from collections.abc import Callable, Iterator
 from fractions import Fraction
@@ -25,6 +24,8 @@ from rlinit.certificates import check
 from rlinit.certificates.lags import BetweenOps
 from rlinit.certificates.latency_program import LatencyProgram
 from rlinit.certificates.learning import Learning
+from rlinit.certificates.programs import LoadProgram, exact_plan
+from rlinit.certificates.proof import Proof as TreeProof
 from rlinit.certificates.tree import tree_proof
 from rlinit.errors import InvalidPlan
 from rlinit.files import write_json
@@ -50,8 +51,11 @@ _NEARLY = 1e-9
 """Devices by which a packing in floats may fall short of one that is worth an exact look."""
 
 
-_FIRST_TREE, _LEARNING = 0.1, 0.5
-"""Shares of the time left for a tree, for which most problems take little, and behind it a search that learns."""
+_FIRST, _LEARNING = 0.1, 0.5
+"""Shares of the time left for a tree, which closes most problems soon, and behind it for each of two other searches."""
+
+_LOADED = Fraction(9, 10)
+"""Part of a bound that balanced loads reach where their cases are worth a search."""
 
 
 def write_certificate(
@@ -126,34 +130,6 @@ def certificate_of(plan: Plan, graph: Graph, hardware: Hardware, time_limit_s: f
     }
 
 
-def exact_plan(
-    plan: Plan, graph: Graph, hardware: Hardware
-) -> tuple[Any, check.Graph, check.Hardware, tuple[Fraction, ...]]:
-    """Return a plan, its graph and hardware as the checker reads them, and the exact values of the plan, if it has any.
-
-    Parameters
-    ----------
-    plan
-        As `verify` accepts it.
-    graph, hardware
-        What the plan is for.
-
-    Raises
-    ------
-    InvalidPlan
-        The checker refuses the plan; the message says why.
-    """
-    try:
-        written = check.parse(json.dumps(plan.to_dict()), "rlinit-plan", "the plan")
-        raw_graph = check.Graph(check.parse(json.dumps(graph.to_dict()), "rlinit-graph", "the graph"))
-        raw_hardware = check.Hardware(check.parse(json.dumps(hardware.to_dict()), "rlinit-hardware", "the hardware"))
-        check.need_known(written)
-        values = () if plan.status == "infeasible" else check.exact_values(written, raw_graph, raw_hardware)
-    except check.Refuted as problem:
-        raise InvalidPlan(f"the plan cannot be certified: {problem}") from None
-    return written, raw_graph, raw_hardware, values
-
-
 def _proof(
     costs: check.Costs | check.Groups,
     bound: Fraction,
@@ -172,9 +148,13 @@ def _proof(
         if _reaches(proof, costs, wanted):
             return proof
     if costs.objective == "latency":
-        first = tree_proof(costs, wanted, between, budget.share(_FIRST_TREE * budget.remaining_s))
-        second = first or _learned(costs, wanted, value, budget.share(_LEARNING * budget.remaining_s))
-        return second or tree_proof(costs, wanted, between, budget)
+        loaded = _reaches(simple[1], costs, wanted * _LOADED)
+        return (
+            tree_proof(costs, wanted, between, budget.share(_FIRST * budget.remaining_s))
+            or _learned(costs, wanted, value, budget.share(_LEARNING * budget.remaining_s))
+            or (_loads(costs, wanted, budget.share(_LEARNING * budget.remaining_s)) if loaded else None)
+            or tree_proof(costs, wanted, between, budget)
+        )
     # A value that is optimal in floats may lie above the optimum by their rounding.
     thresholds = tuple(dict.fromkeys((min(value, max(bound, value * (1 - check.ROUNDING))), wanted)))
     for threshold in thresholds:
@@ -192,6 +172,17 @@ def _learned(costs: check.Costs, wanted: Fraction, value: Fraction, budget: Budg
         search = Learning(program, math.ceil(wanted / program.unit), budget)
         if search.run():
             proof = {"kind": "clauses", "threshold": str(wanted), "clauses": search.clauses.for_checker()}
+            return proof if _reaches(proof, costs, wanted) else None
+    return None
+
+
+def _loads(costs: check.Costs, wanted: Fraction, budget: Budget) -> Proof | None:
+    """Return a proof by the loads of devices, in cases of which ops are where; None where there is none in the time."""
+    with contextlib.suppress(check.Refuted):
+        program = LoadProgram(costs)
+        search = TreeProof(program, math.ceil(wanted / program.unit), budget)
+        if search.run():
+            proof = {"kind": "quantum", "proof": {"kind": "load", "cases": list(search.cases_of_loads(program.on))}}
             return proof if _reaches(proof, costs, wanted) else None
     return None
 
