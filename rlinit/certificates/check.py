@@ -1048,7 +1048,8 @@ class Costs:
         self.scattered = plan.get("chunks", 1) > 1 or not plan.get("contiguous", True)
         self.num_devices, self.devices = len(hardware.devices), range(len(hardware.devices))
         inputs = whole(plan.get("inputs", ONE), "inputs", 1)
-        shard = shard_of(graph, hardware, inputs)
+        shard = self.shard = shard_of(graph, hardware, inputs)
+        self.runs_once = self.objective == "latency" or (self.objective == "throughput" and shard == inputs)
         self.num_shards, shards = inputs // shard, range(1, inputs // shard + 1)
         # Bytes of a shard: of which no set of ops has less, and those that are there while an op runs, beside these.
         tensors = graph.held if resident == "tensors" else [ZERO] * len(graph.ops)
@@ -1120,7 +1121,7 @@ def prove_load(proof: Any, costs: Costs) -> Fraction:
     """
     if "cases" not in proof:
         return balanced(proof["multipliers"], costs.times)
-    need(costs.objective != "throughput", "shards of an op may be on several devices")
+    need(costs.objective != "throughput" or costs.runs_once, "shards of an op may be on several devices")
     nodes, stack, least = iter(proof["cases"]), [costs.times], INF
     while stack:
         times, node = stack.pop(), next(nodes)
@@ -1188,10 +1189,12 @@ def quantum_of(costs: Costs) -> Fraction:
                 for size in sizes
                 for rate, delay in ((rate_in, delay_in), (rate_out, delay_out))
             ]
-    elif costs.objective == "latency":
+    elif costs.runs_once:
         pairs = [(i, j) for i in range(costs.num_devices) for j in range(costs.num_devices) if i != j]
         linked = [(i, j) for i, j in pairs if hardware.rate[i][j]]
-        numbers += [hardware.transfer(i, j, graph.tensors[t][2]) for t in graph.readers for i, j in linked]
+        numbers += [
+            hardware.transfer(i, j, graph.tensors[t][2] * costs.shard) for t in graph.readers for i, j in linked
+        ]
     elif costs.objective == "memory":
         numbers += [size / len(readers) for size, readers in graph.shared]
     scale = common_multiple(numbers, QUANTUM_BITS)
@@ -1239,7 +1242,10 @@ class Windows:
         self.costs, self.d, self.order = costs, d, graph.order
         self.held, self.room = costs.held, costs.room
         moves = {
-            t: [[hardware.transfer(i, j, graph.tensors[t][2]) if i != j else ZERO for j in range(d)] for i in range(d)]
+            t: [
+                [hardware.transfer(i, j, graph.tensors[t][2] * costs.shard) if i != j else ZERO for j in range(d)]
+                for i in range(d)
+            ]
             for t in graph.readers
         }
         known = [x for row in costs.times for x in row if x is not None]
@@ -1618,7 +1624,7 @@ def learn_lags(windows: Windows, lags: Any) -> None:
 
 def windows_of(proof: Any, costs: Costs, bits: int) -> Windows:
     """Return what schedules below the threshold of a proof leave open."""
-    need(costs.objective == "latency", "only bounds of latency are proven by time windows")
+    need(costs.runs_once, "only bounds of latency are proven by time windows")
     threshold = ratio(proof["threshold"])
     need(threshold > 0, "the threshold must be positive")
     return Windows(costs, threshold, bits)
@@ -1640,9 +1646,10 @@ class Bounds:
     """
 
     def __init__(self, windows: Windows, state: State) -> None:
-        self.windows, self.devices, self.tail = windows, state.devices, state.tail
-        self.low = [min(head[i] for i in mine) for head, mine in zip(state.head, self.devices, strict=True)]
-        self.high = [windows.most] * len(self.low)
+        self.windows, self.tail = windows, state.tail
+        self.devices: list[list[int]] = state.devices
+        self.low: list[int] = [min(head[i] for i in mine) for head, mine in zip(state.head, self.devices, strict=True)]
+        self.high: list[int] = [windows.most] * len(self.low)
         self.first, self.empty = frozenset[tuple[int, int]](), False
         self.group = {v: group for group in windows.groups for v in group}
         for v in windows.order:
@@ -1756,7 +1763,12 @@ def opposite(kind: str, v: int, x: int) -> tuple[str, int, int]:
     return "off" if kind == "on" else "on", v, x
 
 
-STEPS = {"end": (Bounds.end, 1), "arc": (Bounds.arc, 2), "order": (Bounds.order, 2), "work": (Bounds.work, 0)}
+STEPS: dict[str, tuple[Callable[..., None], int]] = {
+    "end": (Bounds.end, 1),
+    "arc": (Bounds.arc, 2),
+    "order": (Bounds.order, 2),
+    "work": (Bounds.work, 0),
+}
 """What draws conclusions in a proof by clauses, and how many of its arguments, which differ, are ops."""
 
 
@@ -3330,7 +3342,9 @@ def prove(proof: Any, costs: Costs | Groups) -> Fraction:
     table: dict[str, Callable[[Any, Any], Fraction]] = GROUP_PROOFS if isinstance(costs, Groups) else PROOFS
     need(isinstance(proof, dict) and proof.get("kind") in table, f"unknown proof {str(proof)[:60]}")
     need(
-        costs.objective != "throughput" or proof["kind"] in ("zero", "load", "room", "places"),
+        costs.objective != "throughput"
+        or (isinstance(costs, Costs) and costs.runs_once)
+        or proof["kind"] in ("zero", "load", "room", "places"),
         f"{proof['kind']} proves no bounds of throughput: shards of an op may run at once",
     )
     need(

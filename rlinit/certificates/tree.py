@@ -38,7 +38,7 @@ def tree_proof(
     Parameters
     ----------
     costs
-        The problem, whose objective is latency.
+        The problem, in which each op runs once.
     threshold
         Seconds, more than 0.
     between
@@ -48,7 +48,7 @@ def tree_proof(
     """
     windows = check.Windows(costs, threshold)
     lags = []
-    if len(windows.time) in _LAG_OPS:
+    if len(windows.time) in _LAG_OPS and costs.shard == 1:
         lags = learn_lags(windows, between(), _refute, budget.share(_LAG_SHARE * budget.remaining_s))
     nodes = _refute(windows, windows.root.copy(), budget)
     return None if nodes is None else {"kind": "tree", "threshold": str(threshold), "lags": lags, "nodes": nodes}

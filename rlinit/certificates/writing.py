@@ -51,7 +51,7 @@ _NEARLY = 1e-9
 """Devices by which a packing in floats may fall short of one that is worth an exact look."""
 
 
-_FIRST, _LEARNING = 0.1, 0.5
+_FIRST, _PART = 0.1, 0.5
 """Shares of the time left for a tree, which closes most problems soon, and behind it for each of two other searches."""
 
 _LOADED = Fraction(9, 10)
@@ -147,14 +147,9 @@ def _proof(
     for proof in (*simple, *({"kind": "quantum", "proof": proof} for proof in simple)):
         if _reaches(proof, costs, wanted):
             return proof
-    if costs.objective == "latency":
-        loaded = _reaches(simple[1], costs, wanted * _LOADED)
-        return (
-            tree_proof(costs, wanted, between, budget.share(_FIRST * budget.remaining_s))
-            or _learned(costs, wanted, value, budget.share(_LEARNING * budget.remaining_s))
-            or (_loads(costs, wanted, budget.share(_LEARNING * budget.remaining_s)) if loaded else None)
-            or tree_proof(costs, wanted, between, budget)
-        )
+    if costs.runs_once:
+        searched = filter(None, _latency_proofs(costs, wanted, value, between, budget))
+        return next((proof for proof in searched if proof["kind"] == "tree" or _reaches(proof, costs, wanted)), None)
     # A value that is optimal in floats may lie above the optimum by their rounding.
     thresholds = tuple(dict.fromkeys((min(value, max(bound, value * (1 - check.ROUNDING))), wanted)))
     for threshold in thresholds:
@@ -165,26 +160,23 @@ def _proof(
     return next((proof for proof in found if proof is not None), None)
 
 
-def _learned(costs: check.Costs, wanted: Fraction, value: Fraction, budget: Budget) -> Proof | None:
-    """Return a proof by the clauses that a search learns; None where it does not end or the checker says otherwise."""
+def _latency_proofs(
+    costs: check.Costs, wanted: Fraction, value: Fraction, between: Callable[[], BetweenOps], budget: Budget
+) -> Iterator[Proof | None]:
+    """Yield what searches find in turn: a tree soon, clauses, loads in cases where they are near the bound, a tree."""
+    yield tree_proof(costs, wanted, between, budget.share(_FIRST * budget.remaining_s))
     with contextlib.suppress(check.Refuted):
         program = LatencyProgram(costs, value, 0.0)
-        search = Learning(program, math.ceil(wanted / program.unit), budget)
-        if search.run():
-            proof = {"kind": "clauses", "threshold": str(wanted), "clauses": search.clauses.for_checker()}
-            return proof if _reaches(proof, costs, wanted) else None
-    return None
-
-
-def _loads(costs: check.Costs, wanted: Fraction, budget: Budget) -> Proof | None:
-    """Return a proof by the loads of devices, in cases of which ops are where; None where there is none in the time."""
-    with contextlib.suppress(check.Refuted):
-        program = LoadProgram(costs)
-        search = TreeProof(program, math.ceil(wanted / program.unit), budget)
-        if search.run():
-            proof = {"kind": "quantum", "proof": {"kind": "load", "cases": list(search.cases_of_loads(program.on))}}
-            return proof if _reaches(proof, costs, wanted) else None
-    return None
+        goal, part = math.ceil(wanted / program.unit), budget.share(_PART * budget.remaining_s)
+        if (learning := Learning(program, goal, part)).run():
+            yield {"kind": "clauses", "threshold": str(wanted), "clauses": learning.clauses.for_checker()}
+        if _reaches({"kind": "load", "multipliers": _multipliers(costs.times)}, costs, wanted * _LOADED):
+            loads = LoadProgram(costs)
+            goal, part = math.ceil(wanted / loads.unit), budget.share(_PART * budget.remaining_s)
+            if (search := TreeProof(loads, goal, part)).run():
+                cases = list(search.cases_of_loads(loads.on))
+                yield {"kind": "quantum", "proof": {"kind": "load", "cases": cases}}
+    yield tree_proof(costs, wanted, between, budget)
 
 
 def _group_proof(costs: check.Groups, wanted: Fraction, value: Fraction) -> Proof | None:
@@ -207,7 +199,7 @@ def _refutation(costs: check.Costs | check.Groups) -> Proof | None:
             return None if states is None else {"kind": "groups", "states": states}
         return None
     shares = check.shares_of_memory(costs)
-    multipliers = [] if {None} in map(set, shares) else [str(each) for each in _load_multipliers(shares)]
+    multipliers = [] if {None} in map(set, shares) else _multipliers(shares)
     threshold = check.horizon(costs)
     if _reaches(room := {"kind": "room", "multipliers": multipliers}, costs, threshold):
         return room
@@ -229,7 +221,11 @@ def _reaches(proof: Proof, costs: check.Costs, wanted: Fraction) -> bool:
 def _simple_proofs(costs: check.Costs) -> Iterator[Proof]:
     """Yield the proofs that are a sum: the longest op and balanced load."""
     yield {"kind": "op"}
-    yield {"kind": "load", "multipliers": [str(each) for each in _load_multipliers(costs.times)]}
+    yield {"kind": "load", "multipliers": _multipliers(costs.times)}
+
+
+def _multipliers(loads: list[list[Any]]) -> list[str]:
+    return [str(each) for each in _load_multipliers(loads)]
 
 
 def _load_multipliers(loads: list[list[Any]]) -> list[Fraction]:
