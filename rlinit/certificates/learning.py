@@ -296,8 +296,7 @@ class Learning:
         def window(at: int) -> tuple[int, int, list[int]]:
             """Return the ends of a window, and the work in it by op."""
             start, end = int(starts[at // len(ends)]), int(ends[at % len(ends)])
-            least = np.minimum(np.minimum(time, low + time - start), np.minimum(end - high, end - start))
-            return start, end, (np.maximum(least, 0) * fixed).tolist()
+            return start, end, [_inside(*op, start, end) for op in zip(low, high, time, fixed, strict=True)]
 
         if worst >= 0:
             start, end, work = window(worst)
@@ -471,6 +470,12 @@ class Learning:
 
 
 @njit(cache=True, nogil=True)
+def _inside(low: int, high: int, time: int, fixed: bool, start: int, end: int) -> int:
+    """Return the least time that an op takes of that between two times, 0 where it may be on another device."""
+    return max(0, min(time, low + time - start, end - high, end - start)) if fixed else 0
+
+
+@njit(cache=True, nogil=True)
 def _busy(low: Any, high: Any, time: Any, fixed: Any) -> Any:
     """Return starts and ends of windows, the one with most work too much or -1, and where ops have to leave or move.
 
@@ -493,8 +498,7 @@ def _busy(low: Any, high: Any, time: Any, fixed: Any) -> Any:
         for e, end in enumerate(ends):
             left = end - start
             for v in range(len(low) if left > 0 else 0):
-                if fixed[v]:
-                    left -= max(0, min(time[v], low[v] + time[v] - start, end - high[v], end - start))
+                left -= _inside(low[v], high[v], time[v], fixed[v], start, end)
             spare[h, e] = left
             if end > start and left < most:
                 worst, most = h * count + e, left
@@ -505,9 +509,8 @@ def _busy(low: Any, high: Any, time: Any, fixed: Any) -> Any:
                 continue
             for v in range(len(low)):
                 early, late = min(time[v], low[v] + time[v] - start), min(time[v], end - high[v])
-                free = spare[h, e]  # what an op has beside the others
-                if fixed[v]:
-                    free += max(0, min(early, late, end - start))
+                # What an op has beside the others.
+                free = spare[h, e] + _inside(low[v], high[v], time[v], fixed[v], start, end)
                 if free >= min(time[v], end - start):
                     continue
                 cases = (

@@ -24,7 +24,7 @@ import rlinit
 from rlinit.budget import Budget
 from rlinit.certificates import certificate_of, check, tree
 from rlinit.certificates.lags import BetweenOps
-from rlinit.certificates.writing import _packings, _simple_proofs
+from rlinit.certificates.writing import _packings, _proof, _simple_proofs
 from rlinit.errors import InvalidGraph, InvalidPlan
 from rlinit.hardware import Device, Hardware
 from rlinit.plan import Resident, Transfers
@@ -92,8 +92,8 @@ def test_sums_and_packings_stay_below_the_optimum(first: int) -> None:
 
 
 def test_loads_bound_throughput() -> None:
-    """Shards in batches of the best size stay below brute force's optimum; no other kind of proof is taken."""
-    tried = 0
+    """Shards in batches of the best size stay below brute force's optimum; others are taken of one shard alone."""
+    tried = single = 0
     for number in range(400):
         case = fuzz.draw(number, seed=12)
         best = fuzz.optimum(case) if case.options["objective"] == "throughput" and can_be_tried(case) else None
@@ -101,13 +101,20 @@ def test_loads_bound_throughput() -> None:
             continue
         costs = costs_of(case, 0, ())
         for proof in _simple_proofs(costs):
-            if proof["kind"] == "load":
+            if proof["kind"] == "load" or costs.runs_once:
                 assert check.prove(proof, costs) <= Fraction(best[0]) * (1 + check.ROUNDING), case
             else:
                 with pytest.raises(check.Refuted, match="throughput"):
                     check.prove(proof, costs)
         tried += 1
+        if costs.runs_once and best[0]:
+            between, value = partial(BetweenOps, case.graph, case.hardware), Fraction(best[0])
+            for part in (1, Fraction(101, 100)):
+                found = _proof(costs, value * part, value * 2, between, Budget(5.0))
+                assert part == 1 or found is None, case
+                single += found is not None
     assert tried > 10
+    assert single > 5
 
 
 GRAPH = rlinit.Graph.build(
