@@ -2,7 +2,8 @@
 
 First the plans of small random problems, infeasible ones too, are certified in the own format, VIPR's and VeriPB's, and
 read by the checkers of the formats; with ``--ops 12`` of problems of up to so many ops on up to four devices, whole
-numbers and decimals, alike or not. Then files of the last two are mutated. A mutation changes, leaves out or exchanges
+numbers and decimals, alike or not. Where `viprchk` is on the PATH, it reads each file in VIPR's format as well, and
+must print the same range. Then files of the last two are mutated. A mutation changes, leaves out or exchanges
 words behind the program, of what is proven, the solution and the derivations. A file that is accepted all the same may
 claim less; a lower end above the sound one, or an upper end below, is a wrong claim, and an error.
 """
@@ -13,6 +14,8 @@ import argparse
 import collections
 import itertools
 import re
+import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -32,6 +35,9 @@ from tests.properties import fuzz
 
 EACH = 200
 """Mutations of one file."""
+
+VIPRCHK = shutil.which("viprchk")
+"""The checker of the SCIP family, which is no package of this project."""
 
 REFUSED = (vipr_checker.Refused, veripb_checker.Refused)
 
@@ -132,6 +138,15 @@ def drawn(number: int, seed: int, ops: int) -> fuzz.Case:
     return fuzz.Case(number, rlinit.Graph.build(list(rows.items()), edges), hardware, {"objective": objective})
 
 
+def assert_viprchk_accepts(path: Path, claim: Claim) -> None:
+    """Let viprchk read a file, if it is on the PATH; it must say that it proves what is claimed."""
+    if VIPRCHK:
+        told = subprocess.run([VIPRCHK, path], capture_output=True, text=True, check=False, timeout=300).stdout
+        least, most = claim
+        wanted = f"Successfully verified optimal value range [{least}, {'inf)' if most is None else f'{most}]'}"
+        assert wanted in told, told[-500:]
+
+
 def certified(case: fuzz.Case, folder: Path) -> tuple[str, list[File], float]:
     """Return the objective, the files that two readers accept, and the seconds of one; no files of what is left out.
 
@@ -159,6 +174,7 @@ def certified(case: fuzz.Case, folder: Path) -> tuple[str, list[File], float]:
     found = [vipr_file(vipr), veripb_file(veripb)]
     one, other = (file.claim(file.text) for file in found)
     assert one == other, (number, one, other)
+    assert_viprchk_accepts(vipr, one)
     optimal = one[1] is None or one[0] == one[1] or bound >= (plan.values or (0.0,))[0] * (1 - 1e-8)
     what = "infeasible" if plan.values is None else plan.objective
     return what if optimal else f"{what}, less than the optimum", found, seconds
@@ -189,6 +205,9 @@ def main() -> int:
             for tally, file in zip(mutated.values(), files if done < chosen.cases else (), strict=False):
                 tally += mutated_proofs(file, EACH, number)
     print(f"{len(spent)} problems, three proofs each, all accepted: {dict(answers)}")
+    print(
+        f"viprchk read {len(spent) if VIPRCHK else 'no'} files in VIPR's format{'' if VIPRCHK else ': not on the PATH'}"
+    )
     print(f"one in VIPR's format: median {np.median(spent):.2f} s, most {max(spent):.2f} s")
     for form, each in zip(mutated, zip(*sizes, strict=True), strict=True):
         print(f"{form}, without its program: median {np.median(each):,.0f} bytes, most {max(each):,}")

@@ -14,7 +14,7 @@ import pytest
 
 import rlinit
 from rlinit.certificates import certificate_of, check
-from rlinit.certificates.writing import exact_plan
+from rlinit.certificates.programs import exact_plan
 from rlinit.cli.main import main
 from rlinit.plan import Objective
 from tests.certificates.test_check import GRAPH, STAGES, can_be_tried, costs_of

@@ -17,10 +17,9 @@ import rlinit
 from rlinit.budget import Budget
 from rlinit.certificates import check, derivations, write_vipr
 from rlinit.certificates.latency_program import LatencyProgram
-from rlinit.certificates.programs import Program, StageProgram
+from rlinit.certificates.programs import Program, StageProgram, exact_plan
 from rlinit.certificates.proof import Proof
 from rlinit.certificates.vipr import vipr_lines
-from rlinit.certificates.writing import exact_plan
 from rlinit.cli.main import main
 from rlinit.errors import InvalidPlan
 from rlinit.plan import Objective

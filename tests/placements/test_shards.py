@@ -10,7 +10,7 @@ import pytest
 
 import rlinit
 from rlinit.certificates import check
-from rlinit.certificates.writing import exact_plan
+from rlinit.certificates.programs import exact_plan
 from rlinit.checker import batches
 from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.graph import Graph
