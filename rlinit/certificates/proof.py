@@ -46,7 +46,7 @@ _SEVERAL = "stages of several devices have no proofs in other formats, but with 
 _LEARNING = 0.5
 """Share of the time for a search that learns."""
 
-_MOST_PAIRS = 1 << 20
+MOST_PAIRS = 1 << 20
 """Pairs of ops times devices, beyond which no search that learns starts, for it looks at all of them at once."""
 
 _MOST_DEPTH = 600
@@ -352,7 +352,7 @@ def _proof_of(program: Program, goals: list[int], budget: Budget) -> Derivations
         if root.run():
             return root
         n, d = len(program.start), program.windows.d
-        for goal in goals if n * n * d <= _MOST_PAIRS else ():
+        for goal in goals if n * n * d <= MOST_PAIRS else ():
             search = Learning(program.copy(), goal, budget.share(_LEARNING * budget.remaining_s))
             with contextlib.suppress(check.Refuted):
                 if search.run():

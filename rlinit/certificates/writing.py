@@ -25,6 +25,7 @@ from rlinit.certificates.lags import BetweenOps
 from rlinit.certificates.latency_program import LatencyProgram
 from rlinit.certificates.learning import Learning
 from rlinit.certificates.programs import LoadProgram, exact_plan
+from rlinit.certificates.proof import MOST_PAIRS
 from rlinit.certificates.proof import Proof as TreeProof
 from rlinit.certificates.tree import tree_proof
 from rlinit.errors import InvalidPlan
@@ -163,19 +164,21 @@ def _proof(
 def _latency_proofs(
     costs: check.Costs, wanted: Fraction, value: Fraction, between: Callable[[], BetweenOps], budget: Budget
 ) -> Iterator[Proof | None]:
-    """Yield what searches find in turn: a tree soon, clauses, loads in cases where they are near the bound, a tree."""
+    """Yield what searches find in turn: a tree soon, loads in cases where they are near the bound, clauses, a tree."""
     yield tree_proof(costs, wanted, between, budget.share(_FIRST * budget.remaining_s))
     with contextlib.suppress(check.Refuted):
-        program = LatencyProgram(costs, value, 0.0)
-        goal, part = math.ceil(wanted / program.unit), budget.share(_PART * budget.remaining_s)
-        if (learning := Learning(program, goal, part)).run():
-            yield {"kind": "clauses", "threshold": str(wanted), "clauses": learning.clauses.for_checker()}
         if _reaches({"kind": "load", "multipliers": _multipliers(costs.times)}, costs, wanted * _LOADED):
             loads = LoadProgram(costs)
             goal, part = math.ceil(wanted / loads.unit), budget.share(_PART * budget.remaining_s)
             if (search := TreeProof(loads, goal, part)).run():
                 cases = list(search.cases_of_loads(loads.on))
                 yield {"kind": "quantum", "proof": {"kind": "load", "cases": cases}}
+    with contextlib.suppress(check.Refuted):
+        check.need(len(costs.times) ** 2 * costs.num_devices <= MOST_PAIRS, "too many pairs to look at at once")
+        program = LatencyProgram(costs, value, 0.0)
+        goal, part = math.ceil(wanted / program.unit), budget.share(_PART * budget.remaining_s)
+        if (learning := Learning(program, goal, part)).run():
+            yield {"kind": "clauses", "threshold": str(wanted), "clauses": learning.clauses.for_checker()}
     yield tree_proof(costs, wanted, between, budget)
 
 
