@@ -29,7 +29,6 @@ from rlinit.agent.placements.partial_schedule import (
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.placements.rollout_arrays import Policy, RolloutArrays
-from rlinit.kernels.placements.timeline import BLOCKING
 
 
 @njit(cache=True, nogil=True)
@@ -127,7 +126,7 @@ def play_ahead(
 
 @njit(cache=True, nogil=True)
 def _play(p: OneGraph, s: PartialSchedule, steps: int, ops: int, late: float, start: FloatArray) -> bool:
-    """Place all ops and write when each starts, having received; return False where one fits nowhere."""
+    """Place all ops and write when each starts; return False where one fits nowhere."""
     d = len(s.size)
     best, estimate = np.empty(ops, np.int64), np.empty(d)
     for _ in range(len(start)):
@@ -142,8 +141,7 @@ def _play(p: OneGraph, s: PartialSchedule, steps: int, ops: int, late: float, st
             return False
         v = s.ready[at]
         look_at(p, s, v)
-        start[v] = s.begin[device]
-        if p.rule[0] == BLOCKING:  # an op that takes no time would else tie with those before its transfers
-            start[v] = max(start[v], s.finish[device] - p.time[v, device])
+        # Where transfers block the device, an op that takes no time would else tie with those before its transfers.
+        start[v] = s.begin[device] if p.time[v, device] > 0.0 else s.finish[device]
         put(p, s, at, device, 0)
     return True
