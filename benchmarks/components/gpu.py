@@ -191,7 +191,7 @@ def _measured(place: str) -> Device:
     """Return a device with rates; where runs differ too much to say some, after longer ones."""
     for seconds in (0.05, 0.2, 1.0, 5.0):
         here = next(device for device in measure_machine(seconds).devices if device.name == place)
-        if here.flops_per_s and here.bytes_per_s:
+        if here.rate("fp32") and here.bytes_per_s:
             return here
     raise SystemExit(f"{place} is too busy to be measured")
 
