@@ -141,10 +141,10 @@ def drawn(number: int, seed: int, ops: int) -> fuzz.Case:
 def assert_viprchk_accepts(path: Path, claim: Claim) -> None:
     """Let viprchk read a file, if it is on the PATH; it must say that it proves what is claimed."""
     if VIPRCHK:
-        told = subprocess.run([VIPRCHK, path], capture_output=True, text=True, check=False, timeout=300).stdout
+        printed = subprocess.run([VIPRCHK, path], capture_output=True, text=True, check=False, timeout=300).stdout
         least, most = claim
         wanted = f"Successfully verified optimal value range [{least}, {'inf)' if most is None else f'{most}]'}"
-        assert wanted in told, told[-500:]
+        assert wanted in printed, printed[-500:]
 
 
 def certified(case: fuzz.Case, folder: Path) -> tuple[str, list[File], float]:
