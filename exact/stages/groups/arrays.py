@@ -4,28 +4,22 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rlinit.arrays import FloatArray, IntArray, WordArray
+from rlinit.arrays import FloatArray, IntArray
 from rlinit.exact.stages.ideals.passes import Crossings
 
 
 class GroupSums(NamedTuple):
-    """Sums over the nodes of each of p ideals, and over edges that leave it: the least of each node's variants.
+    """Sums over the nodes of each of p ideals: the least of each node's variants.
 
     Differences of two sums are off by rounding: by no more than `error_s` and, for each micro-batch in flight,
     `error_bytes`, both (c,).
 
     Parameters
     ----------
-    time, gradient, held, shared
-        (p, c) seconds, bytes in flight, and bytes that replicas share, by degree index.
-    filled
-        (p, k, c) bytes with 1, 2, 4, ... micro-batches in flight.
+    time, gradient, held, fixed, shared
+        (p, c) seconds, bytes in flight, bytes held once, and bytes that replicas share, by degree index.
     lacking
         (p, c) how many nodes have no variant.
-    sync_in, sync_out
-        (p, c) seconds of gathers on edges that leave the ideal, by the node there and by the node here.
-    crossing_s
-        (p, c) seconds of the tensors that leave the ideal.
     devices_s, devices_bytes
         (p,) least seconds of devices that the nodes take, and bytes of devices that they fill, in any form, by worth.
     exchanged
@@ -35,12 +29,9 @@ class GroupSums(NamedTuple):
     time: FloatArray
     gradient: FloatArray
     held: FloatArray
+    fixed: FloatArray
     shared: FloatArray
-    filled: FloatArray
     lacking: IntArray
-    sync_in: FloatArray
-    sync_out: FloatArray
-    crossing_s: FloatArray
     devices_s: FloatArray
     devices_bytes: FloatArray
     exchanged: FloatArray
@@ -49,23 +40,16 @@ class GroupSums(NamedTuple):
 
 
 class Lattice(NamedTuple):
-    """Which ideals hold which.
+    """Ideals, and what moves at their borders.
 
     Parameters
     ----------
-    holders
-        (n, w) ideals that hold each node, by its bit.
-    edge_in, edge_out
-        (e, c) least seconds of gathers on each edge to a successor, by the successor and by the node.
     crossings
         Members and tensors of the ideals.
     transfer_s
         (c, m) seconds of each tensor on either side of a border.
     """
 
-    holders: WordArray
-    edge_in: FloatArray
-    edge_out: FloatArray
     crossings: Crossings
     transfer_s: FloatArray
 
@@ -96,7 +80,6 @@ class GroupLimits(NamedTuple):
     kind of devices, of which the first has stride 0. `used` (cells, k) and `cell_worth` (cells,) are the devices that a
     cell stands for, none of the first kind, and what they are worth. `share` (c, q) is `GroupProblem.gradient_share`,
     times `speed` over replicas.
-    `index_of` (devices + 1,) says which number of replicas is the first of at least so many, q where none is.
     `flying`: 0 for one, 1 for those of the replicas from the stage on, 2 for all of `microbatches`.
     `taken`, `speed` and `part` (q,) are micro-batches of each replica, how many of those a batch is, and the part of
     shared bytes. `mixes` (x, k), `mix_worth`, `mix_s` and `most_params` are of stages on several kinds: `GroupProblem`;
@@ -116,8 +99,6 @@ class GroupLimits(NamedTuple):
     cell_worth: IntArray
     replicas: IntArray
     share: FloatArray
-    index_of: IntArray
-    num_devices: int
     most_replicas: int
     memory: FloatArray
     microbatches: int
@@ -141,10 +122,6 @@ class StageRows(NamedTuple):
     first: IntArray
     row: IntArray
     busy: FloatArray
-    gradient: FloatArray
-    held: FloatArray
-    fixed: FloatArray
-    shared: FloatArray
     cost: FloatArray
     size: FloatArray
     choice: IntArray
@@ -170,8 +147,6 @@ class Growing(NamedTuple):
         (cells, replicas) fewest devices of the first kind, and where such a label came from.
     rows
         Of a stage.
-    around
-        (c,) seconds at its borders.
     """
 
     ends: IntArray
@@ -179,7 +154,6 @@ class Growing(NamedTuple):
     best: IntArray
     came: IntArray
     rows: StageRows
-    around: FloatArray
 
 
 class Shares(NamedTuple):
@@ -203,15 +177,3 @@ class Shares(NamedTuple):
     turn: IntArray
     known: IntArray
     flying: IntArray
-
-
-class Border(NamedTuple):
-    """Room for what is at the border of an ideal: its maximal nodes, edges that leave it, and the ideals that hold it.
-
-    Nodes are bits; `above` has the ideal itself first.
-    """
-
-    top: IntArray
-    head: IntArray
-    edge: IntArray
-    above: IntArray

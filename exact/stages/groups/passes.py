@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray, WordArray
+from rlinit.arrays import IntArray
 from rlinit.exact.stages.groups.arrays import (
-    Border,
     GroupData,
     GroupLimits,
     GroupSums,
@@ -27,7 +26,8 @@ from rlinit.exact.stages.groups.arrays import (
     VariantArrays,
 )
 from rlinit.exact.stages.groups.variants import ROUNDING, choose
-from rlinit.exact.stages.ideals.passes import entering, leaving
+from rlinit.exact.stages.ideals.passes import entering, inclusion, leaving
+from rlinit.exact.stages.ideals.table import has_bit
 from rlinit.kernels.compiled import njit
 
 LABEL_COLUMNS = 7
@@ -53,10 +53,8 @@ def new_rows(num_nodes: int, num_rows: int) -> StageRows:
         How many.
     """
     whole, real = np.zeros(num_nodes + 1, np.int64), np.zeros(num_rows)
-    return StageRows(
-        whole.copy(), whole.copy(), np.zeros(num_rows, np.int64), real.copy(), real.copy(), real.copy(), real.copy(),
-        real.copy(), real.copy(), real.copy(), whole.copy(),
-    )  # fmt: skip
+    row = np.zeros(num_rows, np.int64)
+    return StageRows(whole.copy(), whole.copy(), row, real.copy(), real.copy(), real.copy(), whole.copy())
 
 
 @njit(cache=True, nogil=True)
@@ -74,52 +72,36 @@ def gather(i: int, j: int, c: int, bits, variants: VariantArrays, rows: StageRow
     variants
         Of all nodes.
     rows
-        Where they are written: busy seconds with gathers at borders, gradients, bytes.
+        Where they are written, with busy seconds and gathers at borders.
     """
     n = len(variants.bit_of)
-    one = np.uint64(1)
     count, size = 0, 0
-    for w in range(bits.shape[1]):
-        left = bits[j, w] & ~bits[i, w]
-        base = w * 64
-        while left != 0:
-            if left & one == 0:
-                left >>= one
-                base += 1
-                continue
-            v = variants.node_of[base]
-            left >>= one
-            base += 1
-            rows.node[count] = v
-            rows.first[count] = size
-            count += 1
-            at = c * n + v
-            before, after = variants.pred_indptr[v], variants.succ_indptr[v]
-            num_before = variants.pred_indptr[v + 1] - before
-            for r in range(variants.row_indptr[at], variants.row_indptr[at + 1]):
-                seconds = variants.time[r]
-                sync = variants.sync_indptr[r]
-                for q in range(num_before):
-                    u = variants.bit_of[variants.pred[before + q]]
-                    if (bits[i, u >> 6] >> np.uint64(u & 63)) & one != 0:
-                        seconds += variants.sync_s[sync + q]
-                for q in range(variants.succ_indptr[v + 1] - after):
-                    u = variants.bit_of[variants.succ[after + q]]
-                    if (bits[j, u >> 6] >> np.uint64(u & 63)) & one == 0:
-                        seconds += variants.sync_s[sync + num_before + q]
-                rows.row[size] = r
-                rows.busy[size] = seconds
-                rows.gradient[size] = variants.gradient[r]
-                rows.held[size] = variants.held[r]
-                rows.fixed[size] = variants.fixed[r]
-                rows.shared[size] = variants.shared[r]
-                size += 1
+    for bit in range(n):
+        if has_bit(bits[i], bit) or not has_bit(bits[j], bit):
+            continue
+        v = variants.node_of[bit]
+        rows.node[count], rows.first[count] = v, size
+        count += 1
+        at, before, after = c * n + v, variants.pred_indptr[v], variants.succ_indptr[v]
+        num_before = variants.pred_indptr[v + 1] - before
+        for r in range(variants.row_indptr[at], variants.row_indptr[at + 1]):
+            seconds, sync = variants.time[r], variants.sync_indptr[r]
+            for q in range(num_before):
+                if has_bit(bits[i], variants.bit_of[variants.pred[before + q]]):
+                    seconds += variants.sync_s[sync + q]
+            for q in range(variants.succ_indptr[v + 1] - after):
+                if not has_bit(bits[j], variants.bit_of[variants.succ[after + q]]):
+                    seconds += variants.sync_s[sync + num_before + q]
+            rows.row[size], rows.busy[size] = r, seconds
+            size += 1
     rows.first[count] = size
     return count
 
 
 @njit(cache=True, nogil=True)
-def choose_rows(count: int, most: float, share: float, y: int, part: float, memory: float, rows: StageRows) -> int:
+def choose_rows(
+    count: int, most: float, share: float, y: int, part: float, memory: float, variants: VariantArrays, rows: StageRows
+) -> int:
     """Choose variants of a stage's gathered rows within so many seconds and the memory; see `choose`.
 
     Parameters
@@ -132,12 +114,13 @@ def choose_rows(count: int, most: float, share: float, y: int, part: float, memo
         Micro-batches in flight, and the part that a replica has of what all share.
     memory
         Bytes.
-    rows
-        As `gather` wrote them; `choice` is written.
+    variants, rows
+        Of all nodes, and those of the stage as `gather` wrote them; `choice` is written.
     """
-    for r in range(rows.first[count]):
-        rows.cost[r] = rows.busy[r] + share * rows.gradient[r]
-        rows.size[r] = rows.held[r] * y + rows.fixed[r] + rows.shared[r] * part
+    for at in range(rows.first[count]):
+        r = rows.row[at]
+        rows.cost[at] = rows.busy[at] + share * variants.gradient[r]
+        rows.size[at] = variants.held[r] * y + variants.fixed[r] + variants.shared[r] * part
     return choose(rows.first[: count + 1], rows.cost, rows.size, most, memory, rows.choice)
 
 
@@ -175,7 +158,7 @@ def largest_share(
     while taken > 0:
         part = max(taken / n, 1.0 / limits.mix_total[x])
         y = in_flight(behind, taken, 1, limits)
-        answer = choose_rows(count, left * (n / taken) - moved, 0.0, y, part, limits.memory[c], rows)
+        answer = choose_rows(count, left * (n / taken) - moved, 0.0, y, part, limits.memory[c], variants, rows)
         unknown += answer < 0
         if answer == 1:
             low = taken
@@ -221,112 +204,6 @@ def least_in_flight(behind: int, limits: GroupLimits) -> int:
     return min(taken, -(-(behind + most) // most)) if limits.flying == 1 else in_flight(behind, taken, 0, limits)
 
 
-@njit(cache=True, nogil=True, inline="always")
-def first_replicas(seconds: float, gradient: float, limit: float, limits: GroupLimits) -> int:
-    """Return the index of the first number of replicas that may bring a stage of so many seconds within the threshold.
-
-    Shares of gradients are taken as d - 1, their least.
-
-    Parameters
-    ----------
-    seconds, gradient
-        Of the stage with one replica, and of its gradients with ever more.
-    limit
-        Most seconds.
-    limits
-        What there is.
-    """
-    if seconds * (1.0 - ROUNDING) <= limit:
-        return 0
-    if gradient >= limit:
-        return len(limits.replicas)
-    least = (seconds - gradient) / (limit - gradient) * (1.0 - 1e-9)
-    if least > limits.num_devices:
-        return len(limits.replicas)
-    return int(limits.index_of[int(np.ceil(least))])
-
-
-@njit(cache=True, nogil=True)
-def holders_of(bits: WordArray, n: int) -> WordArray:
-    """Return (n, w) the ideals that hold each node, by its bit.
-
-    Parameters
-    ----------
-    bits, n
-        Members of the ideals, and how many nodes there are.
-    """
-    one = np.uint64(1)
-    holders = np.zeros((n, (len(bits) + 63) // 64), np.uint64)
-    for i in range(len(bits)):
-        for v in range(n):
-            if (bits[i, v >> 6] >> np.uint64(v & 63)) & one != 0:
-                holders[v, i >> 6] |= one << np.uint64(i & 63)
-    return holders
-
-
-@njit(cache=True, nogil=True)
-def new_border(variants: VariantArrays, num_ideals: int) -> Border:
-    """Return room for the border of an ideal.
-
-    Parameters
-    ----------
-    variants, num_ideals
-        Of all nodes, and how many ideals there are.
-    """
-    edges = np.zeros(len(variants.succ) + 1, np.int64)
-    return Border(np.zeros(len(variants.bit_of), np.int64), edges, edges.copy(), np.zeros(num_ideals, np.int64))
-
-
-@njit(cache=True, nogil=True)
-def look_around(i: int, lattice: Lattice, variants: VariantArrays, border: Border) -> tuple[int, int]:
-    """Write the border of an ideal; return how many edges leave it, and how many ideals hold it.
-
-    An ideal holds another if it holds the maximal nodes of that.
-
-    Parameters
-    ----------
-    i
-        The ideal.
-    lattice, variants
-        Of ideals and nodes.
-    border
-        Where it is written.
-    """
-    bits, one = lattice.crossings.bits, np.uint64(1)
-    num_tops, num_edges, num_above = 0, 0, 0
-    for x in range(len(variants.bit_of)):
-        if (bits[i, x >> 6] >> np.uint64(x & 63)) & one == 0:
-            continue
-        v = variants.node_of[x]
-        top = True
-        for q in range(variants.succ_indptr[v], variants.succ_indptr[v + 1]):
-            u = variants.bit_of[variants.succ[q]]
-            if (bits[i, u >> 6] >> np.uint64(u & 63)) & one != 0:
-                top = False
-            else:
-                border.head[num_edges], border.edge[num_edges] = u, q
-                num_edges += 1
-        if top:
-            border.top[num_tops] = x
-            num_tops += 1
-    for w in range(i >> 6, lattice.holders.shape[1]):
-        word = ~np.uint64(0)
-        for q in range(num_tops):
-            word &= lattice.holders[border.top[q], w]
-        j = w << 6
-        while word != 0 and j < len(bits):
-            if word & np.uint64(255) == 0:
-                word >>= np.uint64(8)
-                j += 8
-                continue
-            if word & one != 0 and j >= i:
-                border.above[num_above] = j
-                num_above += 1
-            word >>= one
-            j += 1
-    return num_edges, num_above
-
-
 @njit(cache=True, nogil=True)
 def moved_seconds(i: int, j: int, c: int, lattice: Lattice) -> float:
     """Return the seconds of the tensors that enter or leave the stage between two ideals.
@@ -342,47 +219,6 @@ def moved_seconds(i: int, j: int, c: int, lattice: Lattice) -> float:
 
 
 @njit(cache=True, nogil=True, inline="always")
-def border_seconds(
-    i: int, j: int, num_edges: int, sums: GroupSums, lattice: Lattice, border: Border, seconds: FloatArray
-) -> None:
-    """Write the seconds of tensors and, at least, of gathers at the borders of the stage between two ideals, by degree.
-
-    All those at the two borders, less what passes: tensors and edges that leave both ideals.
-
-    Parameters
-    ----------
-    i, j, num_edges
-        The ideals, and how many edges leave the smaller one.
-    sums, lattice, border
-        Of the ideals, and of the smaller one.
-    seconds
-        (c,) where they are written.
-    """
-    bits, _, cross_indptr, cross, _, consumer_indptr, consumer_bit = lattice.crossings
-    one = np.uint64(1)
-    for c in range(len(seconds)):
-        seconds[c] = sums.crossing_s[i, c] + sums.crossing_s[j, c] + sums.sync_in[i, c] + sums.sync_out[j, c]
-        seconds[c] -= sums.error_s[c]
-    for q in range(cross_indptr[i], cross_indptr[i + 1]):
-        t = cross[q]
-        read, passes = False, False
-        for r in range(consumer_indptr[t], consumer_indptr[t + 1]):
-            word, bit = consumer_bit[r] >> 6, np.uint64(consumer_bit[r] & 63)
-            if (bits[j, word] >> bit) & one == 0:
-                passes = True
-            elif (bits[i, word] >> bit) & one == 0:
-                read = True
-        if passes:
-            for c in range(len(seconds)):
-                seconds[c] -= lattice.transfer_s[c, t] * (1.0 if read else 2.0)
-    for q in range(num_edges):
-        u, e = border.head[q], border.edge[q]
-        if (bits[j, u >> 6] >> np.uint64(u & 63)) & one == 0:
-            for c in range(len(seconds)):
-                seconds[c] -= lattice.edge_in[e, c] + lattice.edge_out[e, c]
-
-
-@njit(cache=True, nogil=True, inline="always")
 def least_bytes(i: int, j: int, c: int, y: int, part: float, sums: GroupSums) -> float:
     """Return the bytes that a device of the stage between two ideals holds at least.
 
@@ -393,75 +229,21 @@ def least_bytes(i: int, j: int, c: int, y: int, part: float, sums: GroupSums) ->
     sums
         Of the ideals.
     """
-    k, known = 0, 1
-    while k + 1 < sums.filled.shape[1] and 2 * known <= y:
-        k += 1
-        known *= 2
-    held = sums.held[j, c] - sums.held[i, c]
-    shared = (sums.shared[j, c] - sums.shared[i, c]) * part
-    return float(shared + sums.filled[j, k, c] - sums.filled[i, k, c] + (y - known) * held - y * sums.error_bytes[c])
+    held, shared = sums.held[j, c] - sums.held[i, c], sums.shared[j, c] - sums.shared[i, c]
+    return float(sums.fixed[j, c] - sums.fixed[i, c] + y * (held - sums.error_bytes[c]) + part * shared)
 
 
 @njit(cache=True, nogil=True, inline="always")
-def fits(
-    at: int, y: int, i: int, j: int, c: int, work: float, gradient: float, limit: float, sums: GroupSums,
-    limits: GroupLimits,
-) -> bool:  # fmt: skip
-    """Return whether a stage may be within all limits, with the best of its nodes' variants in every respect.
-
-    Parameters
-    ----------
-    at, y
-        Index of its number of replicas, and micro-batches in flight.
-    i, j, c, work, gradient
-        Its ideals, degree index, and seconds at least with one replica, and of gradients with ever more.
-    limit, sums, limits
-        Most seconds, and of all ideals.
-    """
-    quick = (work + limits.share[c, at] * gradient) * (1.0 - ROUNDING) <= limit * limits.speed[at]
-    return bool(quick and least_bytes(i, j, c, y, limits.part[at], sums) <= limits.memory[c])
-
-
-@njit(cache=True, nogil=True, inline="always")
-def fitting_replicas(
-    behind: int, i: int, j: int, c: int, around: float, limit: float, sums: GroupSums, limits: GroupLimits
-) -> tuple[int, float, float]:
-    """Return the first index of a number of replicas with which a stage may be within all limits; see `fits`.
-
-    Its seconds with one replica and those of gradients are returned as well.
-
-    Parameters
-    ----------
-    behind
-        Replicas behind the stage.
-    i, j, c, around
-        Its ideals, degree index, and seconds at its borders.
-    limit, sums, limits
-        Most seconds, and of all ideals.
-    """
-    work = sums.time[j, c] - sums.time[i, c] + around
-    gradient = sums.gradient[j, c] - sums.gradient[i, c] - sums.error_s[c]
-    at = first_replicas(work, gradient, limit, limits)
-    while at < len(limits.replicas):
-        y = in_flight(behind + limits.replicas[at], limits.taken[at], 0, limits)
-        if fits(at, y, i, j, c, work, gradient, limit, sums, limits):
-            break
-        at += 1
-    return at, work, gradient
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _begin_shares(
-    i: int, j: int, g: int, limit: float, sums: GroupSums, limits: GroupLimits, around: FloatArray, shares: Shares
-) -> bool:
+def _begin_shares(i: int, j: int, g: int, limit: float, data: GroupData, shares: Shares) -> bool:
     """Write what stages between two ideals take on each kind, at least; return whether two kinds may have a part."""
+    sums, _, limits, lattice = data
     shares.turn[:] = limits.mix_first[:-1]
     shares.known[:] = -1
     kinds = 0
     for k in range(len(shares.seconds)):
         c, shares.seconds[k] = limits.form_of[g, k], np.inf
         if c >= 0 and sums.lacking[j, c] == sums.lacking[i, c]:
-            seconds = sums.time[j, c] - sums.time[i, c] + around[c] - sums.error_s[c]
+            seconds = sums.time[j, c] - sums.time[i, c] + moved_seconds(i, j, c, lattice) - sums.error_s[c]
             shares.seconds[k] = max(0.0, seconds * (1.0 - 1e-9))
             shares.exchanged[k] = max(0.0, sums.exchanged[j, c] * (1.0 - 1e-9) - sums.exchanged[i, c])
         kinds += shares.seconds[k] <= limit * limits.microbatches
@@ -543,10 +325,10 @@ def _extend_mixed(
     Of the mixes of a row the first that makes up a batch is enough, and with more replicas behind it is no earlier one:
     labels come by replicas. One that is of no use to any label has none after it that is.
     """
-    (sums, _, limits, _), (ends, labels, best, came, rows, around) = data, growing
+    (_, _, limits, _), (ends, labels, best, came, rows) = data, growing
     met, unknown = 0, 0
     for g in range(len(limits.form_of)):
-        if not _begin_shares(i, j, g, limit, sums, limits, around, shares):
+        if not _begin_shares(i, j, g, limit, data, shares):
             continue
         any_form = limits.form_of[g].max()
         t, begin = limits.degrees[any_form], ends[j + 1]
@@ -589,14 +371,35 @@ def _note(best: IntArray, came: IntArray, devices: int, behind: int, j: int, lab
         came[s, 0], came[s, 1], came[s, 2], came[s, 3] = j, label, c, at
 
 
+@njit(cache=True, nogil=True, inline="always")
+def _may_fit(
+    at: int, y: int, i: int, j: int, c: int, work: float, gradient: float, limit: float, sums: GroupSums,
+    limits: GroupLimits,
+) -> bool:  # fmt: skip
+    """Return whether a stage is within all limits with the best of its nodes' variants in every respect."""
+    seconds = (work + limits.share[c, at] * gradient) * (1.0 - ROUNDING)
+    if seconds > limit * limits.speed[at]:
+        return False
+    return bool(least_bytes(i, j, c, y, limits.part[at], sums) <= limits.memory[c])
+
+
 @njit(cache=True, nogil=True)
-def _extend_form(
-    i: int, j: int, c: int, at: int, work: float, gradient: float, limit: float, data: GroupData, growing: Growing
-) -> tuple[int, int]:
+def _extend_form(i: int, j: int, c: int, gain: int, limit: float, data: GroupData, growing: Growing) -> tuple[int, int]:
     """Extend the labels of an ideal by a stage in a form; return steps, and choices of variants too many to list."""
-    (sums, variants, limits, lattice), (ends, labels, best, came, rows, _) = data, growing
+    (sums, variants, limits, lattice), (ends, labels, best, came, rows) = data, growing
     t, k, moved, met, unknown, count, answer = limits.degrees[c], limits.kind[c], 0.0, 0, 0, -1, -1
-    y, known_at, known_behind, asked_at, asked_y = 0, -1, -1, -1, -1
+    moved = moved_seconds(i, j, c, lattice)
+    work = sums.time[j, c] - sums.time[i, c] - sums.error_s[c] + moved
+    gradient = sums.gradient[j, c] - sums.gradient[i, c] - sums.error_s[c]
+    at, y, known_at, known_behind, asked_at, asked_y = 0, 0, -1, -1, -1, -1
+    behind = labels[ends[j + 1], 1]
+    while at < len(limits.replicas):
+        y = in_flight(behind + limits.replicas[at], limits.taken[at], 0, limits)
+        if _may_fit(at, y, i, j, c, work, gradient, limit, sums, limits):
+            break
+        at += 1
+    if at == len(limits.replicas) or limits.worth[c] * limits.replicas[at] > gain:
+        return at, 0
     for label in range(ends[j + 1], ends[j]):
         devices, behind, cell = labels[label, 0], labels[label, 1], labels[label, 6]
         left = limits.counts[k] - (devices if k == 0 else limits.used[cell, k])
@@ -610,13 +413,11 @@ def _extend_form(
                 y, known_at, known_behind = in_flight(s, limits.taken[at], 0, limits), at, behind
             if at != asked_at or y != asked_y:
                 asked_at, asked_y, answer = at, y, 0
-                if fits(at, y, i, j, c, work, gradient, limit, sums, limits):
+                if _may_fit(at, y, i, j, c, work, gradient, limit, sums, limits):
                     if count < 0:
                         count = gather(i, j, c, lattice.crossings.bits, variants, rows)
-                        moved = moved_seconds(i, j, c, lattice)
-                    seconds = limit * limits.speed[at] - moved
-                    share, part = limits.share[c, at], limits.part[at]
-                    answer = choose_rows(count, seconds, share, y, part, limits.memory[c], rows)
+                    seconds, share, part = limit * limits.speed[at] - moved, limits.share[c, at], limits.part[at]
+                    answer = choose_rows(count, seconds, share, y, part, limits.memory[c], variants, rows)
                     met += 10 * count
                     unknown += answer < 0
             if answer == 1:
@@ -663,11 +464,11 @@ def group_pass(
     """
     sums, variants, limits, lattice = data
     p, num_degrees, alike = len(ends) - 1, len(limits.degrees), len(limits.counts) == 1
-    border, around = new_border(variants, p), np.zeros(len(limits.degrees))
+    bits, first_open, words = lattice.crossings.bits, lattice.crossings.first_open, lattice.crossings.bits.shape[1]
     rows = new_rows(len(variants.bit_of), len(variants.time))
     best = np.empty((len(limits.used), limits.most_replicas + 1), np.int64)
     came = np.zeros((len(limits.used), limits.most_replicas + 1, 4), np.int64)
-    growing, shares = Growing(ends, labels, best, came, rows, around), _new_shares(limits)
+    growing, shares = Growing(ends, labels, best, came, rows), _new_shares(limits)
     met, unknown, i = 0, 0, last
     while i >= 0:
         size = ends[i + 1]  # labels of larger ideals end here
@@ -680,45 +481,27 @@ def group_pass(
         room = limits.all_worth - int(np.ceil(before))
         none = min(limits.counts[0], room // limits.kind_worth[0]) + 1
         best.fill(none)
-        num_edges, num_above = look_around(i, lattice, variants, border)
-        met += num_above + lattice.holders.shape[1]
-        for q in range(num_above - 1, 0, -1):
-            j = border.above[q]
-            begin, end = ends[j + 1], ends[j]
-            if begin == end:
-                continue
+        met += p - i
+        for j in range(p - 1, i, -1):
             # Every stage to here takes devices of so much worth, and leads to more replicas than the fewest there.
-            least_behind = min(labels[begin, 1] + 1, limits.most_replicas)
-            gain = (best[0, least_behind] - 1 if alike else room) - least[j]
-            if gain < 1 or (sums.devices_s[j] - sums.devices_s[i]) * (1.0 - 1e-9) > gain * limit:
+            fewest = min(labels[ends[j + 1], 1] + 1, limits.most_replicas)
+            gain = (best[0, fewest] - 1 if alike else room) - least[j]
+            seconds = (sums.devices_s[j] - sums.devices_s[i]) * (1.0 - 1e-9)
+            if ends[j] == ends[j + 1] or gain < 1 or seconds > gain * limit:
                 continue
-            flying = least_in_flight(labels[begin, 1], limits)
-            priced = False
+            if inclusion(i, j, bits, first_open, bits[i], words - 1) == 0:
+                continue
+            flying = least_in_flight(labels[ends[j + 1], 1], limits)
             for c in range(num_degrees):
-                t, work = limits.degrees[c], sums.time[j, c] - sums.time[i, c]
+                work = (sums.time[j, c] - sums.time[i, c] - sums.error_s[c]) * (1.0 - ROUNDING)
                 if (
-                    t > limits.counts[limits.kind[c]]
-                    or sums.lacking[j, c] != sums.lacking[i, c]
-                    or (work - sums.error_s[c]) * (1.0 - ROUNDING) * limits.worth[c] > gain * limit
-                    or least_bytes(i, j, c, flying, limits.part[-1], sums) > limits.memory[c]
+                    sums.lacking[j, c] == sums.lacking[i, c]
+                    and work * limits.worth[c] <= gain * limit
+                    and least_bytes(i, j, c, flying, limits.part[-1], sums) <= limits.memory[c]
                 ):
-                    continue
-                if not priced:
-                    border_seconds(i, j, num_edges, sums, lattice, border, around)
-                    priced = True
-                at, work, gradient = fitting_replicas(labels[begin, 1], i, j, c, around[c], limit, sums, limits)
-                if at == len(limits.replicas):
-                    continue
-                fewest_behind = min(labels[begin, 1] + limits.replicas[at], limits.most_replicas)
-                if limits.worth[c] * limits.replicas[at] > gain or (
-                    alike and best[0, fewest_behind] <= least[j] + t * limits.replicas[at]
-                ):
-                    continue
-                steps, missed = _extend_form(i, j, c, at, work, gradient, limit, data, growing)
-                met, unknown = met + steps, unknown + missed
+                    steps, missed = _extend_form(i, j, c, gain, limit, data, growing)
+                    met, unknown = met + steps, unknown + missed
             if len(limits.mixes):
-                if not priced:
-                    border_seconds(i, j, num_edges, sums, lattice, border, around)
                 steps, missed = _extend_mixed(i, j, room, limit, data, growing, shares)
                 met, unknown = met + steps, unknown + missed
         ends[i], least[i] = _kept(best, came, none, room, limits, labels, size)

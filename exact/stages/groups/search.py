@@ -15,7 +15,6 @@ from rlinit.exact.stages.groups.passes import (
     choose_rows,
     gather,
     group_pass,
-    holders_of,
     in_flight,
     largest_share,
     moved_seconds,
@@ -131,67 +130,27 @@ def depth_first(problem: GroupProblem) -> IntArray:
     return np.array(order, np.int64)
 
 
-def _sums(
-    problem: GroupProblem, table: IdealTable, busy: FloatArray
-) -> tuple[GroupSums, tuple[FloatArray, FloatArray]]:
-    """Return sums over ideals, and (e, c) the least gathers on each edge to a successor, by its head and its tail."""
-    structure = problem.structure
+def _sums(problem: GroupProblem, table: IdealTable, busy: FloatArray) -> GroupSums:
+    """Return sums over ideals, given what devices each node takes at least."""
 
     def summed(values: FloatArray) -> FloatArray:
         return np.stack([table.sums(row) for row in values], axis=1)
 
-    (time, there), (gradient, _), (held, _), (shared, _) = (
+    (time, there), (gradient, _), (held, _), (fixed, _), (shared, _), (whole, _) = (
         least_of_rows(problem, column)
-        for column in (problem.time_s, problem.gradient_s, problem.held_bytes, problem.shared_bytes)
-    )
-    whole, _ = least_of_rows(problem, problem.held_bytes + problem.fixed_bytes + problem.shared_bytes)
-    y, filled = 1, list[FloatArray]()
-    while y <= problem.flying(1, problem.most_replicas):
-        filled.append(least_of_rows(problem, y * problem.held_bytes + problem.fixed_bytes)[0])
-        if y > 1 and (filled[-1] <= filled[-2] + 0.5 * y * held).all():  # from here on as `held` says
-            break
-        y *= 2
-    devices = _worth(problem)[:, None]
-    filling = np.where(there, devices * whole, np.inf).min(axis=0)
-    edge_in, edge_out = _least_gathers(problem)
-    source = np.repeat(np.arange(problem.num_nodes), np.diff(structure.succ_indptr))
-    gathers = []
-    for edge in (edge_in, edge_out):
-        change = np.zeros((problem.num_nodes, edge.shape[1]))
-        np.add.at(change, source, edge)
-        np.subtract.at(change, structure.succ, edge)
-        gathers.append(summed(change.T))
-    terms = 4.0 * np.finfo(np.float64).eps * (problem.num_nodes + len(structure.succ) + structure.num_tensors)
-    seconds = (time + gradient).sum(axis=1) + (edge_in + edge_out).sum(axis=0) + 2.0 * problem.transfer_s.sum(axis=1)
-    sums = GroupSums(
-        summed(time), summed(gradient), summed(held), summed(shared),
-        np.stack([summed(row) for row in filled], axis=1),
-        summed((~there).astype(np.float64)).astype(np.int64), gathers[0], gathers[1],
-        np.stack([table.crossing_sums(row) for row in problem.transfer_s], axis=1),
-        table.sums(busy), table.sums(filling), summed(problem.most_param_bytes),
-        terms * seconds, terms * (filled[0] + shared).sum(axis=1),
+        for column in (
+            problem.time_s, problem.gradient_s, problem.held_bytes, problem.fixed_bytes, problem.shared_bytes,
+            problem.held_bytes + problem.fixed_bytes + problem.shared_bytes,
+        )
     )  # fmt: skip
-    return sums, (edge_in, edge_out)
-
-
-def _least_gathers(problem: GroupProblem) -> tuple[FloatArray, FloatArray]:
-    """Return (e, c) the least seconds of gathers on each edge to a successor, by its head's variants and its tail's."""
-    structure, n, num_degrees = problem.structure, problem.num_nodes, len(problem.degrees)
-    source = np.repeat(np.arange(n), np.diff(structure.succ_indptr))
-    sink = np.repeat(np.arange(n), np.diff(structure.pred_indptr))
-    keys = source * n + structure.succ
-    order = np.argsort(keys)
-    edge_of = order[np.searchsorted(keys, structure.pred * n + sink, sorter=order)]
-    edge_in, edge_out = np.full((2, len(keys), num_degrees), np.inf)
-    form, node = np.divmod(np.repeat(np.arange(num_degrees * n), np.diff(problem.row_indptr)), n)
-    begins = problem.sync_indptr[problem.row_indptr[0] : problem.row_indptr[-1] + 1]
-    sync_s, row = problem.sync_s[begins[0] : begins[-1]], np.repeat(np.arange(len(node)), np.diff(begins))
-    place = np.arange(len(row)) + begins[0] - begins[row] - np.diff(structure.pred_indptr)[node[row]]
-    ins, outs = place < 0, place >= 0
-    entering = edge_of[structure.pred_indptr[node[row[ins]] + 1] + place[ins]]
-    np.minimum.at(edge_in, (entering, form[row[ins]]), sync_s[ins])
-    np.minimum.at(edge_out, (structure.succ_indptr[node[row[outs]]] + place[outs], form[row[outs]]), sync_s[outs])
-    return np.where(np.isfinite(edge_in), edge_in, 0.0), np.where(np.isfinite(edge_out), edge_out, 0.0)
+    filling = np.where(there, _worth(problem)[:, None] * whole, np.inf).min(axis=0)
+    terms = 4.0 * np.finfo(np.float64).eps * problem.num_nodes
+    return GroupSums(
+        summed(time), summed(gradient), summed(held), summed(fixed), summed(shared),
+        summed((~there).astype(np.float64)).astype(np.int64), table.sums(busy), table.sums(filling),
+        summed(problem.most_param_bytes), terms * (time + gradient).sum(axis=1),
+        terms * (held + fixed + shared).sum(axis=1),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,9 +184,8 @@ class GroupSearch:
         columns = (
             problem.time_s, problem.gradient_s, problem.held_bytes, problem.fixed_bytes, problem.shared_bytes,
         )  # fmt: skip
-        self.sums, edges = _sums(problem, self.table, busy)
-        crossings = self.table.crossings
-        self.lattice = Lattice(holders_of(crossings.bits, problem.num_nodes), *edges, crossings, problem.transfer_s)
+        self.sums = _sums(problem, self.table, busy)
+        self.lattice = Lattice(self.table.crossings, problem.transfer_s)
         self.variants = VariantArrays(
             problem.row_indptr, *columns, problem.sync_indptr, problem.sync_s, structure.pred_indptr, structure.pred,
             structure.succ_indptr, structure.succ, structure.order, bit_of,
@@ -239,7 +197,6 @@ class GroupSearch:
         order = np.lexsort(problem.mixes.T)  # by the last kind first
         mixes = problem.mixes[order]
         begins = np.append(True, (mixes[1:, 1:] != mixes[:-1, 1:]).any(axis=1))[: len(mixes)]
-        index_of = np.searchsorted(problem.replicas, np.arange(problem.num_devices + 1))
         taken = -(-n // problem.replicas)
         share = np.ascontiguousarray(problem.gradient_share * (n / taken / problem.replicas))
         degrees, place = np.unique(problem.degrees, return_inverse=True)
@@ -247,7 +204,7 @@ class GroupSearch:
         form_of[place, problem.kind] = np.arange(len(place))
         self._limits = GroupLimits(
             problem.degrees, problem.kind, _worth(problem), problem.counts, stride, worth,
-            int(problem.counts @ worth), used, used @ worth, problem.replicas, share, index_of, problem.num_devices,
+            int(problem.counts @ worth), used, used @ worth, problem.replicas, share,
             problem.most_replicas, problem.memory_bytes, n,
             _FLYING[problem.in_flight], taken, n / taken, taken / n, mixes,
             np.append(np.flatnonzero(begins), len(mixes)), mixes.sum(axis=1), mixes @ worth,
@@ -320,7 +277,7 @@ class GroupSearch:
                     seconds = limit * limits.speed[at] - moved_seconds(i, j, form, self.lattice)
                     y = in_flight(behind, int(limits.taken[at]), 0, limits)
                     share, part = limits.share[form, at], limits.part[at]
-                    choose_rows(count, seconds, share, y, part, limits.memory[form], rows)
+                    choose_rows(count, seconds, share, y, part, limits.memory[form], self.variants, rows)
                 else:
                     shares[k], _ = largest_share(i, j, form, x, behind, limit, n, data, rows)
                 inside = rows.node[:count]
