@@ -47,63 +47,93 @@ def mean_max(x: Floats, indptr: IntArray, index: IntArray) -> tuple[Floats, Floa
 
 
 @njit(cache=True, nogil=True)
+def sum_of_states(x: Floats) -> FloatArray:
+    """Return (h,) the sum of states x (N, h)."""
+    total = np.zeros(x.shape[1])
+    for v in range(len(x)):
+        for c in range(x.shape[1]):
+            total[c] += x[v, c]
+    return total
+
+
+@njit(cache=True, nogil=True)
+def add_one_neighbour(
+    product: Floats, pred_indptr: IntArray, pred: IntArray, succ_indptr: IntArray, succ: IntArray, sums: Floats
+) -> None:
+    """Write to sums (N, h) products of each node with those of its first predecessor and successor, where there are.
+
+    Parameters
+    ----------
+    product
+        (N, 3, h) of a state as a node's own, as its predecessor's and as its successor's.
+    pred_indptr, pred, succ_indptr, succ
+        Neighbours, as for `mean_max`.
+    sums
+        To be filled.
+    """
+    n, width = sums.shape
+    for v in range(n):
+        for c in range(width):
+            sums[v, c] = product[v, 0, c]
+        if pred_indptr[v] < pred_indptr[v + 1]:
+            u = np.uint64(pred[pred_indptr[v]])  # unsigned indices let loops be vectorised
+            for c in range(width):
+                sums[v, c] += product[u, 1, c]
+        if succ_indptr[v] < succ_indptr[v + 1]:
+            u = np.uint64(succ[succ_indptr[v]])
+            for c in range(width):
+                sums[v, c] += product[u, 2, c]
+
+
+@njit(cache=True, nogil=True)
 def read_states(
     x: Floats,
-    graph: IntArray,
     pred_indptr: IntArray,
     pred: IntArray,
     succ_indptr: IntArray,
     succ: IntArray,
-    start: int,
-    joined: Floats,
-    total: FloatArray,
+    nodes: IntArray,
+    parts: Floats,
 ) -> None:
-    """Write what nodes read: their own state, then mean and maximum of its predecessors' and of its successors'.
+    """Write what nodes read: their own state, then mean and maximum of their predecessors' and of their successors'.
 
     Parameters
     ----------
     x
         (N, h) whole numbers; means are rounded to such.
-    graph
-        (N,) the graph of each node.
     pred_indptr, pred, succ_indptr, succ
         Neighbours, as for `mean_max`.
-    start
-        The node that the first row of `joined` is of.
-    joined
-        (rows, 5, h) to be filled; zeros stand for neighbours that there are not.
-    total
-        (G, h) to which the states of these nodes are added, graph by graph.
+    nodes
+        (r,) nodes of which is read.
+    parts
+        (r, 5, h) or longer, to be filled; zeros stand for neighbours that there are not.
     """
-    for row in range(len(joined)):
-        v = start + row
-        g = graph[v]
+    for row in range(len(nodes)):
+        v = np.uint64(nodes[row])
         for c in range(x.shape[1]):
-            joined[row, 0, c] = x[v, c]
-            total[g, c] += x[v, c]
-        _read_side(x, pred[pred_indptr[v] : pred_indptr[v + 1]], joined, row, 1)
-        _read_side(x, succ[succ_indptr[v] : succ_indptr[v + 1]], joined, row, 3)
+            parts[row, 0, c] = x[v, c]
+        _read_side(x, pred[pred_indptr[v] : pred_indptr[v + 1]], parts, row, 1)
+        _read_side(x, succ[succ_indptr[v] : succ_indptr[v + 1]], parts, row, 3)
 
 
 @njit(cache=True, nogil=True)
-def _read_side(x: Floats, neighbours: IntArray, joined: Floats, row: int, part: int) -> None:
-    """Write mean and maximum over neighbours, from `part` of a row on; unsigned indices let loops be vectorised."""
+def _read_side(x: Floats, neighbours: IntArray, parts: Floats, row: int, part: int) -> None:
+    """Write mean and maximum over neighbours, from `part` of a row on."""
     width, count = x.shape[1], len(neighbours)
     if count == 0:
-        joined[row, part : part + 2] = 0.0
+        parts[row, part : part + 2] = 0.0
         return
     u = np.uint64(neighbours[0])
     for c in range(width):
-        joined[row, part, c] = joined[row, part + 1, c] = x[u, c]
+        parts[row, part, c] = parts[row, part + 1, c] = x[u, c]
     for e in range(1, count):
         u = np.uint64(neighbours[e])
         for c in range(width):
-            value = x[u, c]
-            joined[row, part, c] += value
-            joined[row, part + 1, c] = value if value > joined[row, part + 1, c] else joined[row, part + 1, c]
+            parts[row, part, c] += x[u, c]
+            parts[row, part + 1, c] = max(parts[row, part + 1, c], x[u, c])
     if count > 1:
         for c in range(width):
-            joined[row, part, c] = np.rint(joined[row, part, c] / np.float32(count))
+            parts[row, part, c] = np.rint(parts[row, part, c] / np.float32(count))
 
 
 @njit(cache=True, nogil=True)

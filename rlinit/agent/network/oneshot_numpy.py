@@ -1,17 +1,14 @@
 """The one-shot agent's forward pass without torch: the same numbers on every machine.
 
-Layers multiply whole numbers. Weights are rounded to `_BITS` bits and a sign, and inputs to as many steps as keep every
-sum of products below 2^24, up to where float32 counts exactly. So sums are the same in any order, whatever library adds
-them up, and products take half the time of float64. What is left, norms and attention, is rounded at the end to a grid
-much coarser than rounding errors; what is equal on the grid is told apart by the node's index alone.
+Layers multiply whole numbers (`rlinit.agent.network.integer_layers`). What is left, norms and attention, is rounded at
+the end to a grid much coarser than rounding errors; what is equal on the grid is told apart by the node's index alone.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,40 +16,20 @@ from threadpoolctl import ThreadpoolController
 
 from rlinit.agent.network.config import OneShotConfig
 from rlinit.agent.network.graph_features import GraphFeatures
-from rlinit.agent.network.message_passing import read_states
-from rlinit.arrays import FloatArray, Floats
+from rlinit.agent.network.integer_layers import IntegerLayer, add_ends, largest_size, layer_norm
+from rlinit.agent.network.message_passing import add_one_neighbour, read_states, sum_of_states
+from rlinit.arrays import FloatArray, Floats, IntArray
 from rlinit.errors import CheckpointError
-from rlinit.kernels.compiled import njit
 
 GRID = 1e-6
 """Keys and scores are multiples of this."""
 
-_NORM_EPSILON = 1e-5
-
-_BITS = 7
-"""Of a weight, beside its sign."""
-
-_EXACT = 2**24
-"""Whole numbers up to this, and their sums, are exact in float32."""
-
 _ROWS = 256
 """Nodes of which is gathered at once what they read: as much as stays in a processor's cache."""
 
-_LEAST_STEP = np.float32(1e-30)
-"""Of inputs that are all zero, or nearly."""
-
-
-class _Layer(NamedTuple):
-    """A linear layer in whole numbers.
-
-    `weight` (in, out) float32 holds whole numbers, `step` (out,) what one of them is worth, `bias` is (out,); inputs
-    are whole numbers up to `most`.
-    """
-
-    weight: Floats
-    step: Floats
-    bias: Floats
-    most: np.float32
+_MOST_SEVERAL = 0.4
+"""Share of nodes with several neighbours on a side up to which the others' products are made apart: three layers'
+width for every node and five for these in place of five for all."""
 
 
 class OneShotWeights:
@@ -80,70 +57,16 @@ class OneShotWeights:
             if arrays[name].shape != shape:
                 raise CheckpointError(f"weight {name!r} has shape {arrays[name].shape}; expected {shape}")
         self.config = config
-        self._vectors = {name: array.astype(np.float32) for name, array in arrays.items() if array.ndim == 1}
-        self._layers = {
-            name.removesuffix(".weight"): self._layer(name.removesuffix(".weight"), array.astype(np.float32))
-            for name, array in arrays.items()
-            if array.ndim == 2
+        single = {name: array.astype(np.float32) for name, array in arrays.items()}
+        names = [name.removesuffix(".weight") for name, array in arrays.items() if array.ndim == 2]
+        self.layers = {
+            name: IntegerLayer.rounded(single[f"{name}.weight"], single.get(f"{name}.bias")) for name in names
         }
+        self.joined = [_joined(self.layers[f"encoder.layers.{i}.read"].weight) for i in range(config.layers)]
+        self._vectors = {name: array for name, array in single.items() if array.ndim == 1}
 
-    def _layer(self, name: str, weight: Floats) -> _Layer:
-        top = np.abs(weight).max(axis=1)
-        step = np.where(top > 0, top, np.float32(1)) / np.float32(2**_BITS - 1)
-        whole = np.rint(weight / step[:, None])
-        most = np.floor(_EXACT / max(1.0, float(np.abs(whole).sum(axis=1).max())))
-        bias = self._vectors.get(f"{name}.bias", np.zeros(len(weight), np.float32))
-        return _Layer(np.ascontiguousarray(whole.T), step, bias, np.float32(most))
-
-    def whole(self, name: str, x: Floats, out: Floats | None = None) -> tuple[Floats, np.float32]:
-        """Return inputs x (n, in) of a layer as (whole numbers, what one is worth), both float32.
-
-        Parameters
-        ----------
-        name
-            Of the layer.
-        x
-            (n, in) inputs.
-        out
-            (n, in) float32, where whole numbers are written; may be x. None: a new array.
-        """
-        top = np.float32(max(x.max(initial=0.0), -x.min(initial=0.0)))
-        step = max(top / self._layers[name].most, _LEAST_STEP)
-        y = np.multiply(x, 1 / step, out=out, dtype=np.float32)
-        return np.rint(y, out=y), step
-
-    def product(self, name: str, whole: Floats, step: np.float32, out: Floats | None = None) -> Floats:
-        """Return (n, out) what a layer makes of whole inputs, float32.
-
-        Parameters
-        ----------
-        name
-            Of the layer.
-        whole, step
-            (n, in) whole numbers, and what one of them is worth; see `whole`.
-        out
-            (n, out) float32 to be filled; None: a new array.
-        """
-        layer = self._layers[name]
-        y: Floats = np.matmul(whole, layer.weight, out=out)
-        y *= layer.step * step
-        y += layer.bias
-        return y
-
-    def linear(self, name: str, x: Floats, out: Floats | None = None) -> Floats:
-        """Return x (n, in) through a linear layer, (n, out) float32.
-
-        Parameters
-        ----------
-        name
-            Of the layer.
-        x, out
-            (n, in) inputs, and scratch; see `whole`.
-        """
-        return self.product(name, *self.whole(name, x, out))
-
-    def norm(self, name: str, x: Floats) -> Floats:
-        """Return x (n, h) through a LayerNorm, float32.
+    def norm(self, name: str, x: Floats) -> tuple[Floats, float]:
+        """Return x (n, h) through a LayerNorm, float32, and the largest size of one of its numbers.
 
         Parameters
         ----------
@@ -152,45 +75,13 @@ class OneShotWeights:
         x
             (n, h) inputs; rows are normalised.
         """
-        y = np.empty(x.shape, np.float32)
-        _normalise(x, self._vectors[f"{name}.weight"], self._vectors[f"{name}.bias"], y)
-        return y
+        return layer_norm(x, self._vectors[f"{name}.weight"], self._vectors[f"{name}.bias"])
 
 
 @functools.cache
 def _blas() -> ThreadpoolController:
     """Return what sets the threads of products: on several they wait for each other longer than small layers take."""
     return ThreadpoolController().select(user_api="blas")
-
-
-@njit(cache=True, nogil=True)
-def _normalise(x: Floats, weight: Floats, bias: Floats, y: Floats) -> None:
-    """Write the LayerNorm of the rows of x (n, h); sums are of two halves, which do not wait for each other."""
-    n, width = x.shape
-    half = width // 2
-    for v in range(n):
-        total, square, other, other_square = 0.0, 0.0, 0.0, 0.0
-        for c in range(half):
-            one, two = np.float64(x[v, c]), np.float64(x[v, c + half])
-            total, other, square, other_square = total + one, other + two, square + one * one, other_square + two * two
-        if 2 * half < width:
-            total, square = total + x[v, -1], square + np.float64(x[v, -1]) ** 2
-        mean = (total + other) / width
-        variance = max(0.0, (square + other_square) / width - mean * mean)
-        less, share = np.float32(mean), np.float32(1.0 / np.sqrt(variance + _NORM_EPSILON))
-        for c in range(width):
-            y[v, c] = (x[v, c] - less) * share * weight[c] + bias[c]
-
-
-@njit(cache=True, nogil=True)
-def _rectify_pairs(x: Floats, node: Floats, device: Floats) -> None:
-    """Add to each row of x (n * d, h) that of its node (n, h) and that of its device (d, h), and cut off below 0."""
-    d, width = device.shape
-    for v in range(len(node)):
-        for i in range(d):
-            for c in range(width):
-                total = (x[v * d + i, c] + node[v, c]) + device[i, c]
-                x[v * d + i, c] = total if total > np.float32(0.0) else np.float32(0.0)
 
 
 def weight_shapes(config: OneShotConfig) -> dict[str, tuple[int, ...]]:
@@ -228,9 +119,7 @@ def weight_shapes(config: OneShotConfig) -> dict[str, tuple[int, ...]]:
 
 
 def infer(weights: OneShotWeights, features: GraphFeatures) -> tuple[FloatArray, FloatArray]:
-    """Return (keys, scores): (N,) and (P, 2), see `DeviceHead`, or (0, 2); multiples of `GRID`.
-
-    Every graph must have a node.
+    """Return (keys, scores) of one graph: (N,) and (P, 2), see `DeviceHead`, or (0, 2); multiples of `GRID`.
 
     What `rlinit.agent.network.oneshot_torch.OneShot` computes, up to the rounding of weights and inputs, about 1%.
 
@@ -239,67 +128,92 @@ def infer(weights: OneShotWeights, features: GraphFeatures) -> tuple[FloatArray,
     weights
         Of a one-shot agent.
     features
-        Of N nodes and, for placements, P pairs of op and device.
+        Of one graph of N nodes, at least one, and, for placements, P pairs of op and device.
     """
     with _blas().limit(limits=1):
-        states = _node_states(weights, features)
-        key = weights.linear("key_out", _relu(weights.linear("key_hidden", states)))[:, 0]
-        keys = _on_grid(features.base_key + key)
+        states, top = _node_states(weights, features)
+        hidden = weights.layers["key_hidden"]
+        about, largest = hidden.product(*hidden.whole(states, top), least=0.0)
+        keys = _on_grid(features.base_key + weights.layers["key_out"].few(about, largest)[:, 0])
         if weights.config.problem == "stages":
             return keys, np.zeros((0, 2))
-        return keys, _on_grid(_device_scores(weights, features, states))
+        return keys, _on_grid(_device_scores(weights, features, states, top))
 
 
-def _node_states(weights: OneShotWeights, features: GraphFeatures) -> Floats:
-    """Return (N, h) the encoder's states; see `rlinit.agent.network.encoder.Encoder`."""
-    h = weights.linear("encoder.embed", features.node)
-    graph, width = features.graph_of_node, weights.config.hidden
-    size = np.maximum(np.diff(features.ptr), 1)[:, None]
-    read, joined = np.empty((len(h), width), np.float32), np.empty((min(_ROWS, len(h)), 5, width), np.float32)
+def _joined(read: Floats) -> Floats:
+    """Return (h, 3h) what a state counts for a node itself, its only successor and its only predecessor.
+
+    Where there is one neighbour it is both mean and maximum, so that its weights (5h, h) add up.
+    """
+    own, mean_pred, max_pred, mean_succ, max_succ = np.split(read, 5)
+    return np.concatenate([own, mean_pred + max_pred, mean_succ + max_succ], axis=1)
+
+
+def _node_states(weights: OneShotWeights, features: GraphFeatures) -> tuple[Floats, float]:
+    """Return (N, h) the encoder's states and the largest size; see `rlinit.agent.network.encoder.Encoder`."""
+    h = weights.layers["encoder.embed"](features.node)
     neighbours = features.pred_indptr, features.pred, features.succ_indptr, features.succ
+    several = np.flatnonzero((np.diff(features.pred_indptr) > 1) | (np.diff(features.succ_indptr) > 1))
     for i in range(weights.config.layers):
-        name = f"encoder.layers.{i}"
-        normed = weights.norm(f"{name}.norm", h)
-        x, step = weights.whole(f"{name}.read", normed, normed)
-        total = np.zeros((features.num_graphs, width))
-        for first in range(0, len(h), _ROWS):
-            part = joined[: len(h) - first]
-            read_states(x, graph, *neighbours, first, part, total)
-            weights.product(f"{name}.read", part.reshape(len(part), -1), step, read[first : first + _ROWS])
-        read += weights.linear(f"{name}.context", total * float(step) / size)[graph]
-        h += weights.linear(f"{name}.write", _relu(read), read)
+        read, context, write = (weights.layers[f"encoder.layers.{i}.{name}"] for name in ("read", "context", "write"))
+        normed, top = weights.norm(f"encoder.layers.{i}.norm", h)
+        x, step = read.whole(normed, top, normed)
+        sums = _read_sums(x, read.weight, weights.joined[i], neighbours, several)
+        mean = context(sum_of_states(x)[None, :] * float(step) / len(x))
+        y, top = read.finish(sums, step, mean, 0.0)
+        h, _ = write.product(*write.whole(y, top, y), more=h)
     return weights.norm("encoder.norm", h)
 
 
-def _device_scores(weights: OneShotWeights, features: GraphFeatures, states: Floats) -> FloatArray:
+def _read_sums(
+    x: Floats, read: Floats, joined: Floats, neighbours: tuple[IntArray, IntArray, IntArray, IntArray], several: IntArray
+) -> Floats:
+    """Return (N, h) sums of whole products of what nodes read: of themselves and both sides' means and maxima.
+
+    Parameters
+    ----------
+    x
+        (N, h) whole states.
+    read, joined
+        (5h, h) weights, and (h, 3h); see `_joined`.
+    neighbours
+        Pointers and indices of predecessors, then of successors.
+    several
+        Nodes with more than one neighbour on a side.
+    """
+    (n, width), sums = x.shape, np.empty(x.shape, np.float32)
+    if len(several) <= _MOST_SEVERAL * n:
+        add_one_neighbour((x @ joined).reshape(n, 3, width), *neighbours, sums)
+    else:
+        several = np.arange(n)
+    parts = np.empty((min(_ROWS, len(several)), 5, width), np.float32)
+    for first in range(0, len(several), _ROWS):
+        nodes = several[first : first + _ROWS]
+        read_states(x, *neighbours, nodes, parts)
+        sums[nodes] = parts[: len(nodes)].reshape(len(nodes), -1) @ read
+    return sums
+
+
+def _device_scores(weights: OneShotWeights, features: GraphFeatures, states: Floats, top: float) -> FloatArray:
     """Return (P, 2) the device head's outputs; see `rlinit.agent.network.oneshot_torch.DeviceHead`."""
-    embedded = weights.linear("devices.embed", features.device)
-    embedded = embedded + weights.linear("devices.mix", np.maximum(embedded, 0.0))
-    query, key, value = (
-        weights.linear(f"devices.{name}", x).astype(np.float64)
-        for name, x in (("query", states), ("key", embedded), ("value", embedded))
-    )
-    about_device, bias = weights.linear("devices.device", embedded), weights.linear("devices.bias", features.pair)
-    first, scores = 0, np.empty((len(features.pair), 2))
-    for nodes, devices in zip(pairwise(features.ptr), pairwise(features.device_ptr), strict=True):
-        own, here = slice(*nodes), slice(*devices)
-        shape = (nodes[1] - nodes[0], devices[1] - devices[0])
-        pairs = slice(first, first := first + shape[0] * shape[1])
-        weight = query[own] @ key[here].T / np.sqrt(states.shape[1]) + bias[pairs].reshape(shape)
-        weight = np.exp(weight - weight.max(axis=1, keepdims=True))
-        context = weight / weight.sum(axis=1, keepdims=True) @ value[here]
-        hidden = weights.linear("devices.pair", features.pair[pairs])
-        about = weights.linear("devices.node", np.concatenate([states[own], context], axis=1, dtype=np.float32))
-        _rectify_pairs(hidden, about, about_device[here])
-        scores[pairs] = weights.linear("devices.out", hidden, hidden)
-    return scores
-
-
-def _relu(x: Floats) -> Floats:
-    """Return x with its negative numbers made zero, in place."""
-    return np.maximum(x, 0.0, out=x)
+    layers, n = {name.removeprefix("devices."): layer for name, layer in weights.layers.items()}, len(states)
+    pair = features.pair.astype(np.float32)
+    most = largest_size(pair)
+    embedded = layers["embed"](features.device)
+    embedded = embedded + layers["mix"](np.maximum(embedded, 0.0))
+    query = layers["query"].product(*layers["query"].whole(states, top))[0].astype(np.float64)
+    key, value = (layers[name](embedded).astype(np.float64) for name in ("key", "value"))
+    bias = layers["bias"].few(pair, most).reshape(n, -1).T
+    weight = key @ query.T / np.sqrt(states.shape[1]) + bias  # (d, N): sums over the short axis are slow
+    weight = np.exp(weight - weight.max(axis=0))
+    context = (weight / weight.sum(axis=0)).T @ value
+    about = layers["node"](np.concatenate([states, context], axis=1, dtype=np.float32))
+    whole, step = layers["pair"].whole(pair, most, pair)
+    hidden = whole @ layers["pair"].weight
+    most = add_ends(hidden, layers["pair"].step * step, about, layers["device"](embedded))
+    return layers["out"].few(hidden, most)
 
 
 def _on_grid(x: FloatArray) -> FloatArray:
-    y: FloatArray = np.round(x / GRID) * GRID
+    y: FloatArray = np.round(np.asarray(x, np.float64) / GRID) * GRID
     return y

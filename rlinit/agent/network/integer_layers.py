@@ -1,0 +1,222 @@
+"""Linear layers that multiply whole numbers: the same sums in any order, whatever library adds them up.
+
+Weights are rounded to `_BITS` bits and a sign, and inputs to as many steps as keep every sum of products below 2^24, up
+to where float32 counts exactly. So products are the same on every machine, and take half the time of float64. What is
+between them is compiled, one pass over the rows each.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from rlinit.arrays import Floats
+from rlinit.kernels.compiled import njit
+
+_NORM_EPSILON = 1e-5
+
+_BITS = 7
+"""Of a weight, beside its sign."""
+
+_EXACT = 2**24
+"""Whole numbers up to this, and their sums, are exact in float32."""
+
+_LEAST_STEP = np.float32(1e-30)
+"""Of inputs that are all zero, or nearly."""
+
+
+class IntegerLayer(NamedTuple):
+    """A linear layer in whole numbers.
+
+    `weight` (in, out) float32 holds whole numbers, `step` (out,) what one of them is worth, `bias` is (out,); inputs
+    are whole numbers up to `most`.
+    """
+
+    weight: Floats
+    step: Floats
+    bias: Floats
+    most: np.float32
+
+    @classmethod
+    def rounded(cls, weight: Floats, bias: Floats | None) -> IntegerLayer:
+        """Return a layer with its weights (out, in) rounded; the bias (out,) is kept, None: zeros."""
+        top = np.abs(weight).max(axis=1)
+        step = np.where(top > 0, top, np.float32(1)) / np.float32(2**_BITS - 1)
+        whole = np.rint(weight / step[:, None])
+        most = np.floor(_EXACT / max(1.0, float(np.abs(whole).sum(axis=1).max())))
+        bias = np.zeros(len(weight), np.float32) if bias is None else bias
+        return cls(np.ascontiguousarray(whole.T), step, bias, np.float32(most))
+
+    def whole(self, x: Floats, top: float | None = None, out: Floats | None = None) -> tuple[Floats, np.float32]:
+        """Return inputs x (n, in) as (whole numbers, what one is worth), both float32.
+
+        Parameters
+        ----------
+        x
+            (n, in) inputs.
+        top
+            The largest size of an input; None: it is looked up.
+        out
+            (n, in) float32, where whole numbers are written; may be x. None: a new array.
+        """
+        x = np.asarray(x, np.float32)
+        step = self._step(largest_size(x) if top is None else top)
+        y = np.empty(x.shape, np.float32) if out is None else out
+        _round(x, 1 / step, y)
+        return y, step
+
+    def finish(
+        self, sums: Floats, step: np.float32, more: Floats | None = None, least: float = -np.inf
+    ) -> tuple[Floats, float]:
+        """Turn sums of whole products (n, out) into the layer's numbers; return these and the largest size of one.
+
+        Parameters
+        ----------
+        sums
+            (n, out) float32, changed in place.
+        step
+            What one of the whole inputs is worth.
+        more
+            (n, out), or (1, out) for all rows, float32, which is added; None: nothing.
+        least
+            Smaller numbers become this.
+        """
+        more = np.zeros((1, sums.shape[1]), np.float32) if more is None else more
+        return sums, _finish(sums, self.step * step, self.bias, more, np.float32(least))
+
+    def product(
+        self, whole: Floats, step: np.float32, more: Floats | None = None, least: float = -np.inf
+    ) -> tuple[Floats, float]:
+        """Return what the layer makes of whole inputs (n, in), and the largest size of one of its numbers.
+
+        For the arguments see `whole` and `finish`.
+        """
+        return self.finish(whole @ self.weight, step, more, least)
+
+    def few(self, x: Floats, top: float) -> Floats:
+        """Return what the layer makes of x (n, in), (n, out) float32; for layers of one or two outputs.
+
+        Parameters
+        ----------
+        x
+            (n, in) float32 inputs.
+        top
+            The largest size of an input.
+        """
+        y = np.empty((len(x), len(self.bias)), np.float32)
+        step = self._step(top)
+        _few_outputs(x, 1 / step, np.ascontiguousarray(self.weight.T), self.step * step, self.bias, y)
+        return y
+
+    def _step(self, top: float) -> np.float32:
+        return max(np.float32(top) / self.most, _LEAST_STEP)
+
+    def __call__(self, x: Floats) -> Floats:
+        """Return what the layer makes of x (n, in), (n, out) float32."""
+        return self.product(*self.whole(x))[0]
+
+
+@njit(cache=True, nogil=True)
+def largest_size(x: Floats) -> float:
+    """Return the largest size of a number of x (n, h), 0 without any; channel by channel, so that it is vectorised."""
+    n, width = x.shape
+    top = np.zeros(width, x.dtype)
+    for v in range(n):
+        for c in range(width):
+            top[c] = max(top[c], abs(x[v, c]))
+    return float(top.max()) if width else 0.0
+
+
+@njit(cache=True, nogil=True)
+def _round(x: Floats, share: float, y: Floats) -> None:
+    """Write x (n, h) times `share`, rounded, to y."""
+    n, width = x.shape
+    for v in range(n):
+        for c in range(width):
+            y[v, c] = np.rint(x[v, c] * share)
+
+
+@njit(cache=True, nogil=True)
+def _finish(y: Floats, step: Floats, bias: Floats, more: Floats, least: float) -> float:
+    """Turn sums y (n, h) of whole products into numbers; return the largest size of one. See `IntegerLayer.product`."""
+    n, width = y.shape
+    top, stride = np.zeros(width, y.dtype), min(1, len(more) - 1)
+    for v in range(n):
+        for c in range(width):
+            value = max((y[v, c] * step[c] + bias[c]) + more[v * stride, c], least)
+            y[v, c] = value
+            top[c] = max(top[c], abs(value))
+    return float(top.max())
+
+
+@njit(cache=True, nogil=True)
+def layer_norm(x: Floats, weight: Floats, bias: Floats) -> tuple[Floats, float]:
+    """Return the LayerNorm of the rows of x (n, h), float32, and the largest size of one of its numbers.
+
+    Parameters
+    ----------
+    x
+        (n, h) inputs; sums are of two halves, which do not wait for each other.
+    weight, bias
+        (h,) of the layer.
+    """
+    n, width = x.shape
+    half = width // 2
+    y, top = np.empty((n, width), np.float32), np.zeros(width, np.float32)
+    for v in range(n):
+        total, square, other, other_square = 0.0, 0.0, 0.0, 0.0
+        for c in range(half):
+            one, two = np.float64(x[v, c]), np.float64(x[v, c + half])
+            total, other, square, other_square = total + one, other + two, square + one * one, other_square + two * two
+        if 2 * half < width:
+            total, square = total + x[v, -1], square + np.float64(x[v, -1]) ** 2
+        mean = (total + other) / width
+        variance = max(0.0, (square + other_square) / width - mean * mean)
+        less, share = np.float32(mean), np.float32(1.0 / np.sqrt(variance + _NORM_EPSILON))
+        for c in range(width):
+            value = (x[v, c] - less) * share * weight[c] + bias[c]
+            y[v, c] = value
+            top[c] = max(top[c], abs(value))
+    return y, float(top.max())
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc"})
+def _few_outputs(x: Floats, share: float, weight: Floats, step: Floats, bias: Floats, y: Floats) -> None:
+    """Write to y (n, out) what a layer makes of x (n, in); `weight` is (out, in). Sums are exact in any order."""
+    n, width = x.shape
+    for v in range(n):
+        for k in range(len(weight)):
+            total = np.float32(0.0)
+            for c in range(width):
+                total += np.rint(x[v, c] * share) * weight[k, c]
+            y[v, k] = total * step[k] + bias[k]
+
+
+@njit(cache=True, nogil=True)
+def add_ends(x: Floats, step: Floats, node: Floats, device: Floats) -> float:
+    """Multiply rows of x (n * d, h) by `step`, add those of their nodes and devices, and cut off below 0.
+
+    Parameters
+    ----------
+    x
+        Pairs of node and device, node by node; changed in place.
+    step
+        (h,) what x is worth.
+    node, device
+        (n, h) and (d, h), which are added.
+
+    Returns
+    -------
+    float
+        The largest number of x.
+    """
+    d, width = device.shape
+    top, zero = np.zeros(width, x.dtype), np.float32(0.0)
+    for v in range(len(node)):
+        for i in range(d):
+            for c in range(width):
+                value = max((x[v * d + i, c] * step[c] + node[v, c]) + device[i, c], zero)
+                x[v * d + i, c] = value
+                top[c] = max(top[c], value)
+    return float(top.max())
