@@ -57,32 +57,24 @@ def sum_of_states(x: Floats) -> FloatArray:
 
 
 @njit(cache=True, nogil=True)
-def add_one_neighbour(
-    product: Floats, pred_indptr: IntArray, pred: IntArray, succ_indptr: IntArray, succ: IntArray, sums: Floats
-) -> None:
-    """Write to sums (N, h) products of each node with those of its first predecessor and successor, where there are.
+def add_first(product: Floats, indptr: IntArray, index: IntArray, sums: Floats) -> None:
+    """Add to each node's row of sums (N, h) that of its first neighbour in `product` (N, h), where there is one.
 
     Parameters
     ----------
     product
-        (N, 3, h) of a state as a node's own, as its predecessor's and as its successor's.
-    pred_indptr, pred, succ_indptr, succ
+        Of states and a weight.
+    indptr, index
         Neighbours, as for `mean_max`.
     sums
-        To be filled.
+        Changed in place.
     """
     n, width = sums.shape
     for v in range(n):
-        for c in range(width):
-            sums[v, c] = product[v, 0, c]
-        if pred_indptr[v] < pred_indptr[v + 1]:
-            u = np.uint64(pred[pred_indptr[v]])  # unsigned indices let loops be vectorised
+        if indptr[v] < indptr[v + 1]:
+            u = np.uint64(index[indptr[v]])  # unsigned indices let loops be vectorised
             for c in range(width):
-                sums[v, c] += product[u, 1, c]
-        if succ_indptr[v] < succ_indptr[v + 1]:
-            u = np.uint64(succ[succ_indptr[v]])
-            for c in range(width):
-                sums[v, c] += product[u, 2, c]
+                sums[v, c] += product[u, c]
 
 
 @njit(cache=True, nogil=True)

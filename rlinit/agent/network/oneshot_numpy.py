@@ -17,7 +17,7 @@ from threadpoolctl import ThreadpoolController
 from rlinit.agent.network.config import OneShotConfig
 from rlinit.agent.network.graph_features import GraphFeatures
 from rlinit.agent.network.integer_layers import IntegerLayer, add_ends, largest_size, layer_norm
-from rlinit.agent.network.message_passing import add_one_neighbour, read_states, sum_of_states
+from rlinit.agent.network.message_passing import add_first, read_states, sum_of_states
 from rlinit.arrays import FloatArray, Floats, IntArray
 from rlinit.errors import CheckpointError
 
@@ -28,8 +28,8 @@ _ROWS = 256
 """Nodes of which is gathered at once what they read: as much as stays in a processor's cache."""
 
 _MOST_SEVERAL = 0.4
-"""Share of nodes with several neighbours on a side up to which the others' products are made apart: three layers'
-width for every node and five for these in place of five for all."""
+"""Share of nodes with several neighbours on a side up to which the others have products of their own: three for every
+node and five for these, in place of five for all."""
 
 
 class OneShotWeights:
@@ -62,7 +62,7 @@ class OneShotWeights:
         self.layers = {
             name: IntegerLayer.rounded(single[f"{name}.weight"], single.get(f"{name}.bias")) for name in names
         }
-        self.joined = [_joined(self.layers[f"encoder.layers.{i}.read"].weight) for i in range(config.layers)]
+        self.of_one = [_of_one(self.layers[f"encoder.layers.{i}.read"].weight) for i in range(config.layers)]
         self._vectors = {name: array for name, array in single.items() if array.ndim == 1}
 
     def norm(self, name: str, x: Floats) -> tuple[Floats, float]:
@@ -140,13 +140,13 @@ def infer(weights: OneShotWeights, features: GraphFeatures) -> tuple[FloatArray,
         return keys, _on_grid(_device_scores(weights, features, states, top))
 
 
-def _joined(read: Floats) -> Floats:
-    """Return (h, 3h) what a state counts for a node itself, its only successor and its only predecessor.
+def _of_one(read: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return (h, h) weights of a node's own state, of its only predecessor's and of its only successor's.
 
-    Where there is one neighbour it is both mean and maximum, so that its weights (5h, h) add up.
+    Where there is one neighbour it is both mean and maximum, so that its weights in `read` (5h, h) add up.
     """
     own, mean_pred, max_pred, mean_succ, max_succ = np.split(read, 5)
-    return np.concatenate([own, mean_pred + max_pred, mean_succ + max_succ], axis=1)
+    return own.copy(), mean_pred + max_pred, mean_succ + max_succ
 
 
 def _node_states(weights: OneShotWeights, features: GraphFeatures) -> tuple[Floats, float]:
@@ -158,7 +158,7 @@ def _node_states(weights: OneShotWeights, features: GraphFeatures) -> tuple[Floa
         read, context, write = (weights.layers[f"encoder.layers.{i}.{name}"] for name in ("read", "context", "write"))
         normed, top = weights.norm(f"encoder.layers.{i}.norm", h)
         x, step = read.whole(normed, top, normed)
-        sums = _read_sums(x, read.weight, weights.joined[i], neighbours, several)
+        sums = _read_sums(x, read.weight, weights.of_one[i], neighbours, several)
         mean = context(sum_of_states(x)[None, :] * float(step) / len(x))
         y, top = read.finish(sums, step, mean, 0.0)
         h, _ = write.product(*write.whole(y, top, y), more=h)
@@ -166,7 +166,11 @@ def _node_states(weights: OneShotWeights, features: GraphFeatures) -> tuple[Floa
 
 
 def _read_sums(
-    x: Floats, read: Floats, joined: Floats, neighbours: tuple[IntArray, IntArray, IntArray, IntArray], several: IntArray
+    x: Floats,
+    read: Floats,
+    of_one: tuple[Floats, Floats, Floats],
+    neighbours: tuple[IntArray, IntArray, IntArray, IntArray],
+    several: IntArray,
 ) -> Floats:
     """Return (N, h) sums of whole products of what nodes read: of themselves and both sides' means and maxima.
 
@@ -174,19 +178,21 @@ def _read_sums(
     ----------
     x
         (N, h) whole states.
-    read, joined
-        (5h, h) weights, and (h, 3h); see `_joined`.
+    read, of_one
+        (5h, h) weights; see `_of_one`.
     neighbours
         Pointers and indices of predecessors, then of successors.
     several
         Nodes with more than one neighbour on a side.
     """
-    (n, width), sums = x.shape, np.empty(x.shape, np.float32)
-    if len(several) <= _MOST_SEVERAL * n:
-        add_one_neighbour((x @ joined).reshape(n, 3, width), *neighbours, sums)
+    if len(several) <= _MOST_SEVERAL * len(x):
+        own, pred, succ = of_one
+        sums: Floats = x @ own
+        add_first(x @ pred, *neighbours[:2], sums)
+        add_first(x @ succ, *neighbours[2:], sums)
     else:
-        several = np.arange(n)
-    parts = np.empty((min(_ROWS, len(several)), 5, width), np.float32)
+        several, sums = np.arange(len(x)), np.empty(x.shape, np.float32)
+    parts = np.empty((min(_ROWS, len(several)), 5, x.shape[1]), np.float32)
     for first in range(0, len(several), _ROWS):
         nodes = several[first : first + _ROWS]
         read_states(x, *neighbours, nodes, parts)
@@ -196,22 +202,45 @@ def _read_sums(
 
 def _device_scores(weights: OneShotWeights, features: GraphFeatures, states: Floats, top: float) -> FloatArray:
     """Return (P, 2) the device head's outputs; see `rlinit.agent.network.oneshot_torch.DeviceHead`."""
-    layers, n = {name.removeprefix("devices."): layer for name, layer in weights.layers.items()}, len(states)
+    layers = {name.removeprefix("devices."): layer for name, layer in weights.layers.items()}
     pair = features.pair.astype(np.float32)
     most = largest_size(pair)
     embedded = layers["embed"](features.device)
     embedded = embedded + layers["mix"](np.maximum(embedded, 0.0))
-    query = layers["query"].product(*layers["query"].whole(states, top))[0].astype(np.float64)
-    key, value = (layers[name](embedded).astype(np.float64) for name in ("key", "value"))
-    bias = layers["bias"].few(pair, most).reshape(n, -1).T
-    weight = key @ query.T / np.sqrt(states.shape[1]) + bias  # (d, N): sums over the short axis are slow
-    weight = np.exp(weight - weight.max(axis=0))
-    context = (weight / weight.sum(axis=0)).T @ value
-    about = layers["node"](np.concatenate([states, context], axis=1, dtype=np.float32))
+    about = _about_nodes(layers, states, top, embedded, layers["bias"].few(pair, most))
     whole, step = layers["pair"].whole(pair, most, pair)
     hidden = whole @ layers["pair"].weight
     most = add_ends(hidden, layers["pair"].step * step, about, layers["device"](embedded))
     return layers["out"].few(hidden, most)
+
+
+def _about_nodes(
+    layers: Mapping[str, IntegerLayer], states: Floats, top: float, embedded: Floats, bias: Floats
+) -> Floats:
+    """Return (N, h) what the device head makes of nodes: of their states and what they look up of devices by attention.
+
+    Parameters
+    ----------
+    layers
+        Of the device head.
+    states, top
+        (N, h) of nodes, and the largest size.
+    embedded
+        (d, h) of devices.
+    bias
+        (N * d, 1) of pairs, added to what nodes and devices have in common.
+    """
+    n, width = states.shape
+    key, value = (layers[name](embedded).astype(np.float64) for name in ("key", "value"))
+    joined, bias = np.empty((n, 2 * width), np.float32), bias.reshape(n, -1)
+    joined[:, :width] = states
+    for first in range(0, n, _ROWS):
+        rows = slice(first, first + _ROWS)
+        query, _ = layers["query"].product(*layers["query"].whole(states[rows], top))
+        weight = key @ query.T.astype(np.float64) / np.sqrt(width) + bias[rows].T  # (d, r): short sums are slow
+        weight = np.exp(weight - weight.max(axis=0))
+        joined[rows, width:] = (weight / weight.sum(axis=0)).T @ value
+    return layers["node"].product(*layers["node"].whole(joined, out=joined))[0]
 
 
 def _on_grid(x: FloatArray) -> FloatArray:
