@@ -95,10 +95,14 @@ def observe(problem: PlacementProblem) -> Observation:
         start, value = under_rule(problem, device, start, value)
     seconds = np.where(arrays.allowed.reshape(n, d), problem.op_time_s, np.inf)
     after = optimistic_costs(arrays, problem.order, seconds)
+    usable = np.where(np.isfinite(problem.op_time_s), problem.op_time_s, 0.0)
+    end = start + usable[np.arange(n), device]
+    sequence = np.lexsort((inverse_of(problem.order), end, start))
     pair = np.zeros((n, d, PAIR_FEATURES))
-    pair_features(arrays, seconds, after, late, device, start, _REACH, pair)
+    pair_features(arrays, seconds, after, late, device, start, end, sequence, _REACH, pair)
+    slack = end.max() - start - _tails(problem, usable, device, sequence)
     features = GraphFeatures(
-        node=_nodes(problem, arrays, device, start, pair),
+        node=_nodes(problem, arrays, start, end, slack, pair),
         pred_indptr=problem.pred_indptr,
         pred=problem.pred,
         succ_indptr=problem.succ_indptr,
@@ -141,31 +145,31 @@ def late_weights(log_factor: FloatArray) -> FloatArray:
 
 
 def _nodes(
-    problem: PlacementProblem, arrays: RolloutArrays, device: IntArray, start: FloatArray, pair: FloatArray
+    problem: PlacementProblem,
+    arrays: RolloutArrays,
+    start: FloatArray,
+    end: FloatArray,
+    slack: FloatArray,
+    pair: FloatArray,
 ) -> FloatArray:
     """Return (n, NODE_FEATURES)."""
     seconds = problem.op_time_s
     least = seconds.min(axis=1)
     path = least_paths(arrays, problem.order, np.where(np.isfinite(least), least, 0.0))
     fastest = np.argsort(pair[:, :, 1].sum(axis=0), kind="stable")[:_SLOTS]
-    slack, node = _slack(problem, device, start), np.zeros((problem.num_ops, NODE_FEATURES))
-    node_features(arrays, seconds, mean_transfer_s(problem), path, slack, device, start, pair, fastest, node)
+    node = np.zeros((problem.num_ops, NODE_FEATURES))
+    node_features(arrays, seconds, mean_transfer_s(problem), path, slack, start, end, pair, fastest, node)
     return node
 
 
-def _slack(problem: PlacementProblem, device: IntArray, start: FloatArray) -> FloatArray:
-    """Return (n,) how much later each op could start without the schedule ending later."""
-    n, usable = problem.num_ops, np.where(np.isfinite(problem.op_time_s), problem.op_time_s, 0.0)
-    natural = inverse_of(problem.order)
-    end = start + usable[np.arange(n), device]
-    sequence = np.lexsort((natural, end, start))
-    tail, rest = np.zeros(n), np.zeros(problem.num_devices)
+def _tails(problem: PlacementProblem, usable: FloatArray, device: IntArray, sequence: IntArray) -> FloatArray:
+    """Return (n,) the longest way from each op's start to the end of the schedule, as ops follow each other there."""
+    n, tail, rest = problem.num_ops, np.zeros(problem.num_ops), np.zeros(problem.num_devices)
     arrays = timeline_arrays(problem)._replace(
         time=usable[:, :, None], delay=np.where(np.isfinite(problem.delay_s), problem.delay_s, 0.0)
     )
     add_tails(arrays, 0, n, sequence, device, tail, rest)
-    slack: FloatArray = end.max() - start - tail
-    return slack
+    return tail
 
 
 def _devices(problem: PlacementProblem, pair: FloatArray, scale: float) -> FloatArray:

@@ -13,13 +13,13 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.placements.rollout_arrays import Policy, RolloutArrays, RolloutTrace
-from rlinit.kernels.placements.slots import SLOT_BLOCK, insert_batch, insert_start
+from rlinit.kernels.placements.slots import SLOT_BLOCK, hot_kernel, insert_batch, insert_start
 
 _UNLIKELY = 30.0
 """What is less likely than the likeliest by this logarithm is not drawn: exponentials take most of the time."""
 
 
-@njit(cache=True, nogil=True)
+@hot_kernel
 def arrived(a: RolloutArrays, g: int, v: int, i: int, device: IntArray, end: FloatArray) -> float:
     """Return when all that op v reads is on device i of graph g.
 
@@ -82,7 +82,7 @@ def draw_index(rng: np.random.Generator, logits: FloatArray, count: int, tempera
     return last
 
 
-@njit(cache=True, nogil=True)
+@hot_kernel
 def likeliest_op(ready: IntArray, count: int, key: FloatArray, place: IntArray) -> int:
     """Return the index of the ready op of greatest key; ties go to the heuristic's order.
 
@@ -105,7 +105,7 @@ def likeliest_op(ready: IntArray, count: int, key: FloatArray, place: IntArray) 
     return best
 
 
-@njit(cache=True, nogil=True)
+@hot_kernel
 def likeliest_device(logits: FloatArray, finish: FloatArray, time: FloatArray, count: int) -> int:
     """Return the device of greatest logit; ties go to the earlier finish, then to the shorter time, as in HEFT.
 
@@ -133,7 +133,7 @@ def likeliest_device(logits: FloatArray, finish: FloatArray, time: FloatArray, c
     return best
 
 
-@njit(cache=True, nogil=True)
+@hot_kernel
 def finishes(
     a: RolloutArrays,
     g: int,
@@ -208,7 +208,7 @@ def _choose_op(
     return draw_index(rng, logits, count, temperature)
 
 
-@njit(cache=True, nogil=True)
+@hot_kernel
 def _choose_device(
     score: FloatArray,
     late_weight: FloatArray,
@@ -228,7 +228,7 @@ def _choose_device(
     return likeliest_device(logits, finish, time, d)
 
 
-@njit(cache=True, nogil=True)
+@hot_kernel
 def _release(consumers: IntArray, low: int, waiting: IntArray, ready: IntArray, count: int) -> int:
     """Append to the `count` ready ops the consumers of an op that wait for nothing more; return how many there are."""
     for w in consumers:

@@ -151,7 +151,7 @@ def append_start(ready: float, free: float) -> float:
     return free if free > ready else ready
 
 
-@njit(cache=True, nogil=True)
+@hot_kernel
 def insert_start(
     ready: float, length: float, size: int, starts: FloatArray, ends: FloatArray, widest: FloatArray
 ) -> tuple[int, float]:
@@ -185,7 +185,7 @@ def insert_start(
     return size, ready if size == 0 else append_start(ready, ends[size - 1])
 
 
-@njit(cache=True, nogil=True)
+@hot_kernel
 def insert_batch(
     at: int, begin: float, finish: float, size: int, starts: FloatArray, ends: FloatArray, widest: FloatArray
 ) -> None:
