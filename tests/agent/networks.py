@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
+import numpy as np
 import torch
 
 from rlinit.agent.network.config import OneShotConfig
-from rlinit.agent.network.oneshot_numpy import OneShotWeights
+from rlinit.agent.network.graph_features import GraphFeatures
+from rlinit.agent.network.oneshot_numpy import OneShotWeights, infer
 from rlinit.agent.network.oneshot_torch import OneShot
 from rlinit.agent.stages.agent import OneShotStageAgent
+from rlinit.arrays import FloatArray
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 from rlinit.stages.batch import StageBatch
 from rlinit.stages.problem import StageProblem
 from tests.stage_cases import random_problem
 
-__all__ = ["random_agent", "random_network", "some_problems"]
+__all__ = ["inferred", "random_agent", "random_network", "some_problems"]
 
 
 def random_network(seed: int, *, spread: float = 0.2) -> OneShot:
@@ -42,3 +46,10 @@ def some_problems(count: int, objective: Literal["pipeline", "memory"] = "pipeli
 def joined(problems: list[StageProblem]) -> StageBatch:
     """Return problems as one batch."""
     return StageBatch.join([StageBatch.of_problem(problem) for problem in problems])
+
+
+def inferred(network: OneShot, graphs: Sequence[GraphFeatures]) -> tuple[FloatArray, FloatArray]:
+    """Return keys and scores of graphs without torch, one graph after the other."""
+    weights = OneShotWeights(network.config, network.arrays())
+    keys, scores = zip(*(infer(weights, features) for features in graphs), strict=True)
+    return np.concatenate(keys), np.concatenate(scores)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rlinit.agent.network.config import OneShotConfig
 from rlinit.agent.network.graph_features import GraphFeatures, join
-from rlinit.agent.network.oneshot_numpy import _ROWS, GRID, OneShotWeights, infer
+from rlinit.agent.network.oneshot_numpy import _ROWS, GRID, OneShotWeights, _of_one, _read_sums, infer
 from rlinit.agent.stages.features import featurise
 from rlinit.errors import CheckpointError
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
@@ -21,12 +21,12 @@ with late_imports():
 
     from rlinit.agent.network.encoder import FeatureTensors
     from rlinit.agent.network.oneshot_torch import OneShot
-    from tests.agent.networks import joined, random_network, some_problems
+    from tests.agent.networks import inferred, joined, random_network, some_problems
 
 
-def random_features(rng: np.random.Generator, num_nodes: int, num_devices: int) -> GraphFeatures:
-    """Return random features of a random graph with devices."""
-    u, v = np.nonzero(np.triu(rng.random((num_nodes, num_nodes)) < 0.3, 1))
+def random_features(rng: np.random.Generator, num_nodes: int, num_devices: int, edges: float = 0.3) -> GraphFeatures:
+    """Return random features of a random graph, with this share of its edges, with devices."""
+    u, v = np.nonzero(np.triu(rng.random((num_nodes, num_nodes)) < edges, 1))
 
     def csr(rows: np.ndarray, cols: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         order = np.lexsort((cols, rows))
@@ -61,13 +61,13 @@ def latency_network(seed: int) -> OneShot:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_inference_equals_the_network(seed: int) -> None:
-    """Keys and device scores without torch are the network's, up to rounded weights, for several graphs at once."""
+    """Keys and device scores without torch are the network's, up to rounded weights, graph by graph."""
     rng = np.random.default_rng(seed)
-    features = join([random_features(rng, 1, 2), random_features(rng, 9, 4), random_features(rng, 6, 1)])
+    graphs = [random_features(rng, 1, 2), random_features(rng, 9, 4), random_features(rng, 6, 1)]
     network = latency_network(seed)
     with torch.no_grad():
-        keys, scores = network(FeatureTensors.of(features))
-    found = infer(OneShotWeights(network.config, network.arrays()), features)
+        keys, scores = network(FeatureTensors.of(join(graphs)))
+    found = inferred(network, graphs)
     assert np.allclose(found[0], keys.numpy(), atol=0.05)
     assert np.allclose(found[1], scores.numpy(), atol=0.05)
 
@@ -78,9 +78,9 @@ def test_layers_are_products() -> None:
     x = np.random.default_rng(0).standard_normal((1_000, 8))
     arrays = {name: np.asarray(array, np.float64) for name, array in latency_network(0).arrays().items()}
     expected = x @ arrays["key_hidden.weight"].T + arrays["key_hidden.bias"]
-    np.testing.assert_allclose(weights.linear("key_hidden", x), expected, atol=0.02)
-    assert weights.linear("key_hidden", x[:0]).shape == (0, 8)
-    assert (weights.linear("key_hidden", 0 * x) == weights.linear("key_hidden", x * 1e-40)).all()
+    np.testing.assert_allclose(weights.layers["key_hidden"](x), expected, atol=0.02)
+    assert weights.layers["key_hidden"](x[:0]).shape == (0, 8)
+    assert (weights.layers["key_hidden"](0 * x) == weights.layers["key_hidden"](x * 1e-40)).all()
 
 
 def test_nodes_read_in_blocks_of_rows() -> None:
@@ -105,12 +105,30 @@ def test_sums_are_exact_in_any_order(seed: int, scale: float) -> None:
     other = arrays | {"key_hidden.weight": arrays["key_hidden.weight"][:, order]}
     x = rng.standard_normal((50, 8)) * scale
     config = latency_network(0).config
-    found = OneShotWeights(config, arrays).linear("key_hidden", x)
-    assert (found == OneShotWeights(config, other).linear("key_hidden", x[:, order])).all()
-    weights = OneShotWeights(config, arrays)
-    whole, _ = weights.whole("key_hidden", x)
+    found = OneShotWeights(config, arrays).layers["key_hidden"](x)
+    assert (found == OneShotWeights(config, other).layers["key_hidden"](x[:, order])).all()
+    layer = OneShotWeights(config, arrays).layers["key_hidden"]
+    whole, _ = layer.whole(x)
     assert (whole == np.round(whole)).all()
-    assert (np.abs(whole) @ np.abs(weights._layers["key_hidden"].weight)).max() <= 2**24
+    assert (np.abs(whole) @ np.abs(layer.weight)).max() <= 2**24
+
+
+@pytest.mark.parametrize(("seed", "edges"), [(0, 0.0), (1, 0.02), (2, 0.1), (3, 0.5)])
+def test_nodes_with_one_neighbour_read_what_the_others_would(seed: int, edges: float) -> None:
+    """Sums are those of states, means and maxima by all their weights, to the last bit, few neighbours or many."""
+    rng = np.random.default_rng(seed)
+    features = random_features(rng, 40, 1, edges)
+    neighbours = features.pred_indptr, features.pred, features.succ_indptr, features.succ
+    x = rng.integers(-50, 50, (40, 8)).astype(np.float32)
+    read = rng.integers(-127, 128, (40, 8)).astype(np.float32)
+    several = np.flatnonzero((np.diff(features.pred_indptr) > 1) | (np.diff(features.succ_indptr) > 1))
+    parts = [x]
+    for indptr, index in (neighbours[:2], neighbours[2:]):
+        near = [x[index[indptr[v] : indptr[v + 1]]] for v in range(40)]
+        none = np.zeros(8, np.float32)
+        parts.append(np.stack([np.rint(each.mean(axis=0)) if len(each) else none for each in near]))
+        parts.append(np.stack([each.max(axis=0) if len(each) else none for each in near]))
+    assert (_read_sums(x, read, _of_one(read), neighbours, several) == np.concatenate(parts, axis=1) @ read).all()
 
 
 def test_stage_keys_equal_the_networks() -> None:
@@ -119,7 +137,7 @@ def test_stage_keys_equal_the_networks() -> None:
     network = random_network(1)
     with torch.no_grad():
         keys, scores = network(FeatureTensors.of(features))
-    found, none = infer(OneShotWeights(network.config, network.arrays()), features)
+    found, none = inferred(network, [featurise(joined([problem]))[0] for problem in some_problems(6)])
     assert np.allclose(found, keys.numpy(), atol=0.05)
     assert len(scores) == len(none) == 0
     assert np.allclose(found / GRID, np.round(found / GRID), atol=1e-6)
@@ -164,10 +182,10 @@ def test_relabelling_nodes_relabels_keys(seed: int) -> None:
 
 def test_a_fresh_network_gives_the_heuristics_keys() -> None:
     """The last layers start at zero, so that learning starts from the heuristic."""
-    features, _ = featurise(joined(some_problems(6)))
+    graphs = [featurise(joined([problem]))[0] for problem in some_problems(6)]
     network = OneShot(OneShotConfig("stages", NUM_STAGE_FEATURES, hidden=16, layers=2))
-    keys, _ = infer(OneShotWeights(network.config, network.arrays()), features)
-    assert np.allclose(keys, features.base_key, atol=GRID)
+    keys, _ = inferred(network, graphs)
+    assert np.allclose(keys, np.concatenate([features.base_key for features in graphs]), atol=GRID)
     rng = np.random.default_rng(0)
     placed = random_features(rng, 7, 3)
     fresh = OneShot(OneShotConfig("latency", 5, 3, 2, hidden=8, layers=2))

@@ -13,7 +13,6 @@ from rlinit.agent.latency_selection import choose_for_latency
 from rlinit.agent.network.checkpoint import Card, Checkpoint, save_checkpoint
 from rlinit.agent.network.config import OneShotConfig
 from rlinit.agent.network.graph_features import join
-from rlinit.agent.network.oneshot_numpy import OneShotWeights, infer
 from rlinit.agent.placements.agent import LatencyAgent, decode_placement
 from rlinit.agent.placements.features import DEVICE_FEATURES, NODE_FEATURES, PAIR_FEATURES, observe
 from rlinit.datasets.random.randomly_wired import rwnn
@@ -28,6 +27,7 @@ with late_imports():
 
     from rlinit.agent.network.encoder import FeatureTensors
     from rlinit.agent.network.oneshot_torch import OneShot
+    from tests.agent.networks import inferred
 
 
 CONFIG = OneShotConfig("latency", NODE_FEATURES, DEVICE_FEATURES, PAIR_FEATURES, hidden=8, layers=2)
@@ -61,11 +61,11 @@ def checkpoint(tmp_path: Path) -> Path:
 
 def test_numpy_computes_what_torch_computes() -> None:
     """Keys, scores and factors agree within rounded weights, over problems of several sizes and numbers of devices."""
-    features = join([observe(random_placement_problem(s, 5 + 7 * s, 1 + s)).features for s in range(4)])
+    graphs = [observe(random_placement_problem(s, 5 + 7 * s, 1 + s)).features for s in range(4)]
     made = network(1.0)
     with torch.no_grad():
-        key, pair = made(FeatureTensors.of(features))
-    ours = infer(OneShotWeights(CONFIG, made.arrays()), features)
+        key, pair = made(FeatureTensors.of(join(graphs)))
+    ours = inferred(made, graphs)
     np.testing.assert_allclose(ours[0], key.numpy(), atol=0.03)
     np.testing.assert_allclose(ours[1], pair.numpy(), atol=0.03)
 
