@@ -86,13 +86,18 @@ class IntegerLayer(NamedTuple):
         return sums, _finish(sums, self.step * step, self.bias, more, np.float32(least))
 
     def product(
-        self, whole: Floats, step: np.float32, more: Floats | None = None, least: float = -np.inf
+        self,
+        whole: Floats,
+        step: np.float32,
+        more: Floats | None = None,
+        least: float = -np.inf,
+        out: Floats | None = None,
     ) -> tuple[Floats, float]:
         """Return what the layer makes of whole inputs (n, in), and the largest size of one of its numbers.
 
-        For the arguments see `whole` and `finish`.
+        For the arguments see `whole` and `finish`; the result is written to `out` (n, out), where there is one.
         """
-        return self.finish(whole @ self.weight, step, more, least)
+        return self.finish(np.matmul(whole, self.weight, out=out), step, more, least)
 
     def few(self, x: Floats, top: float) -> Floats:
         """Return what the layer makes of x (n, in), (n, out) float32; for layers of one or two outputs.
@@ -151,8 +156,8 @@ def _finish(y: Floats, step: Floats, bias: Floats, more: Floats, least: float) -
 
 
 @njit(cache=True, nogil=True)
-def layer_norm(x: Floats, weight: Floats, bias: Floats) -> tuple[Floats, float]:
-    """Return the LayerNorm of the rows of x (n, h), float32, and the largest size of one of its numbers.
+def layer_norm(x: Floats, weight: Floats, bias: Floats, y: Floats) -> float:
+    """Write the LayerNorm of the rows of x (n, h) to y; return the largest size of one of its numbers.
 
     Parameters
     ----------
@@ -160,10 +165,11 @@ def layer_norm(x: Floats, weight: Floats, bias: Floats) -> tuple[Floats, float]:
         (n, h) inputs; sums are of two halves, which do not wait for each other.
     weight, bias
         (h,) of the layer.
+    y
+        (n, h), to be filled.
     """
     n, width = x.shape
-    half = width // 2
-    y, top = np.empty((n, width), np.float32), np.zeros(width, np.float32)
+    half, top = width // 2, np.zeros(width, np.float32)
     for v in range(n):
         total, square, other, other_square = 0.0, 0.0, 0.0, 0.0
         for c in range(half):
@@ -178,7 +184,7 @@ def layer_norm(x: Floats, weight: Floats, bias: Floats) -> tuple[Floats, float]:
             value = (x[v, c] - less) * share * weight[c] + bias[c]
             y[v, c] = value
             top[c] = max(top[c], abs(value))
-    return y, float(top.max())
+    return float(top.max())
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc"})
