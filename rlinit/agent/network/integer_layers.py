@@ -40,7 +40,13 @@ class IntegerLayer(NamedTuple):
 
     @classmethod
     def rounded(cls, weight: Floats, bias: Floats | None) -> IntegerLayer:
-        """Return a layer with its weights (out, in) rounded; the bias (out,) is kept, None: zeros."""
+        """Return a layer with its weights rounded.
+
+        Parameters
+        ----------
+        weight, bias
+            (out, in), and (out,), which is kept; None: zeros.
+        """
         top = np.abs(weight).max(axis=1)
         step = np.where(top > 0, top, np.float32(1)) / np.float32(2**_BITS - 1)
         whole = np.rint(weight / step[:, None])
@@ -93,9 +99,14 @@ class IntegerLayer(NamedTuple):
         least: float = -np.inf,
         out: Floats | None = None,
     ) -> tuple[Floats, float]:
-        """Return what the layer makes of whole inputs (n, in), and the largest size of one of its numbers.
+        """Return what the layer makes of whole inputs, (n, out), and the largest size of one of its numbers.
 
-        For the arguments see `whole` and `finish`; the result is written to `out` (n, out), where there is one.
+        Parameters
+        ----------
+        whole, step, more, least
+            (n, in) whole inputs; see `whole` and `finish`.
+        out
+            (n, out) float32, where the result is written; None: a new array.
         """
         return self.finish(np.matmul(whole, self.weight, out=out), step, more, least)
 
@@ -134,7 +145,7 @@ def largest_size(x: Floats) -> float:
 
 
 @njit(cache=True, nogil=True)
-def _round(x: Floats, share: float, y: Floats) -> None:
+def _round(x: Floats, share: np.float32, y: Floats) -> None:
     """Write x (n, h) times `share`, rounded, to y."""
     n, width = x.shape
     for v in range(n):
@@ -143,7 +154,7 @@ def _round(x: Floats, share: float, y: Floats) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _finish(y: Floats, step: Floats, bias: Floats, more: Floats, least: float) -> float:
+def _finish(y: Floats, step: Floats, bias: Floats, more: Floats, least: np.float32) -> float:
     """Turn sums y (n, h) of whole products into numbers; return the largest size of one. See `IntegerLayer.product`."""
     n, width = y.shape
     top, stride = np.zeros(width, y.dtype), min(1, len(more) - 1)
@@ -188,7 +199,7 @@ def layer_norm(x: Floats, weight: Floats, bias: Floats, y: Floats) -> float:
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc"})
-def _few_outputs(x: Floats, share: float, weight: Floats, step: Floats, bias: Floats, y: Floats) -> None:
+def _few_outputs(x: Floats, share: np.float32, weight: Floats, step: Floats, bias: Floats, y: Floats) -> None:
     """Write to y (n, out) what a layer makes of x (n, in); `weight` is (out, in). Sums are exact in any order."""
     n, width = x.shape
     for v in range(n):

@@ -70,7 +70,12 @@ class OneShotWeights:
     def norm(self, name: str, x: Floats, y: Floats) -> float:
         """Write x (n, h) through a LayerNorm to y; return the largest size of one of its numbers.
 
-        For the arguments see `layer_norm`.
+        Parameters
+        ----------
+        name
+            Of the layer.
+        x, y
+            (n, h) inputs, whose rows are normalised, and where outputs are written.
         """
         return float(layer_norm(x, self._vectors[f"{name}.weight"], self._vectors[f"{name}.bias"], y))
 

@@ -202,7 +202,8 @@ def _choose_op(
 ) -> int:
     """Return the index of the next op among the first `count` of `ready`; `logits` is scratch."""
     if temperature <= 0.0:
-        return likeliest_op(ready, count, key, place)
+        best: int = likeliest_op(ready, count, key, place)
+        return best
     for k in range(count):
         logits[k] = key[ready[k]]
     return draw_index(rng, logits, count, temperature)
@@ -225,7 +226,8 @@ def _choose_device(
         logits[i] = score[i] - late_weight[i] * late[i] if finish[i] < np.inf else -np.inf
     if temperature > 0.0:
         return draw_index(rng, logits, d, temperature)
-    return likeliest_device(logits, finish, time, d)
+    best: int = likeliest_device(logits, finish, time, d)
+    return best
 
 
 @hot_kernel
