@@ -123,7 +123,9 @@ def _solve_relaxed(search: RelaxedSearch) -> None:
 def _without(share: float, because: str) -> Phase[RelaxedSearch]:
     """Return the phase that solves the relaxation in a share of the time left."""
     name = "the problem without activations"
-    return Phase(name, _solve_relaxed, share, (), because, lambda search: (search.strategy, search.relaxed))
+    return Phase(
+        name, _solve_relaxed, share, (), because=because, inside=lambda search: (search.strategy, search.relaxed)
+    )
 
 
 def _bound_relaxed(search: RelaxedSearch, name: str, phases: Strategy[Any]) -> None:

@@ -7,7 +7,7 @@ The strategies themselves are tables of phases: `rlinit.solving.stages` for pipe
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from rlinit import solving
@@ -74,7 +74,7 @@ class Phase(Generic[SearchT]):
     run: Callable[[SearchT], object]
     share: float = 1.0
     when: tuple[Condition[SearchT], ...] = ()
-    because: str = ""
+    because: str = field(default="", kw_only=True)
     inside: Callable[[SearchT], tuple[Strategy[Any], Any]] | None = None
 
 

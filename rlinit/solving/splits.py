@@ -266,7 +266,7 @@ _START = Phase(
     _contiguous_start,
     0.25,
     (_NO_PLAN,),
-    "a feasible start, proven best where ideals are few, and what the split is compared with",
+    because="a feasible start, proven best where ideals are few, and what the split is compared with",
 )
 _PACK = Phase("simple start", _simple_start, because="where memory or colocated ops leave no contiguous schedule")
 _ANNEAL = Phase("annealing", _anneal, 0.4, because="moves and exchanges of ops, and of unlike devices")

@@ -119,7 +119,7 @@ _AUTO: Strategy[StageSearch] = (
         stage_phases.first_schedule,
         0.03,
         (_NO_PLAN, _OPENED),
-        "slicing the natural order of 75 ops for 15 unlike devices takes 0.4 s, and a beam is far ahead of it",
+        because="slicing the natural order of 75 ops for 15 unlike devices takes 0.4 s, and a beam is far ahead of it",
     ),
     Phase(
         "coarse schedule",
@@ -140,7 +140,8 @@ _AUTO: Strategy[StageSearch] = (
         stage_phases.full_program,
         0.4,
         (_PIPELINE, _SMALL),
-        "small sparse graphs, 10 s: the integral is 0.44 (0.28 to 0.67) of that without, four more of 14 are proven "
+        because="small sparse graphs, 10 s: the integral is 0.44 (0.28 to 0.67) of that without, four more of 14 "
+        "are proven "
         "(benchmarks.ledger --problem stages --families 'small sparse graphs' --seconds 10 --only 'full program')",
     ),
     Phase(
@@ -148,15 +149,15 @@ _AUTO: Strategy[StageSearch] = (
         _bound("chain-order"),
         0.1,
         (_PIPELINE, _UNLIKE, _TRANSFERS),
-        "wired networks: gap 0.07 of that without it; 50,000 ops on eight unlike devices: 0.90 of the value within "
-        "2 s, where balancing alone proves 0.54 (benchmarks.ledger --problem stages --only 'bound chain-order')",
+        because="wired networks: gap 0.07 of that without it; 50,000 ops on eight unlike devices: 0.90 of the value "
+        "within 2 s, where balancing alone proves 0.54 (benchmarks.ledger --problem stages --only 'bound chain-order')",
     ),
     Phase(
         "first beam",
         stage_phases.opening_beam,
         0.4,
         (_OPENED, _TIMED),
-        "over the first second the primal integral is 32% smaller with it before the bounds than without "
+        because="over the first second the primal integral is 32% smaller with it before the bounds than without "
         "(benchmarks.learning.strategy first-beam)",
     ),
     Phase(
@@ -164,14 +165,14 @@ _AUTO: Strategy[StageSearch] = (
         _bound("chain-order"),
         0.1,
         (_PIPELINE, _UNLIKE, _NO_TRANSFERS),
-        "lines of 70 tasks have better values sooner where a schedule comes first",
+        because="lines of 70 tasks have better values sooner where a schedule comes first",
     ),
     Phase(
         "bound convex-cover",
         _bound("convex-cover"),
         0.15,
         (_PIPELINE, _UNLIKE),
-        "six lines of 70 and 75 tasks, 6 s: gaps of 11 to 20%, without it 29 to 59%; in 1 s it earns nothing "
+        because="six lines of 70 and 75 tasks, 6 s: gaps of 11 to 20%, without it 29 to 59%; in 1 s it earns nothing "
         "(benchmarks.ledger --problem stages --seconds 6 --only 'bound convex-cover')",
     ),
     Phase(
@@ -179,43 +180,44 @@ _AUTO: Strategy[StageSearch] = (
         _bound("intervals"),
         0.1,
         (_PIPELINE, _ALIKE, _TRANSFERS),
-        "searched cells in 8 stages: gaps of 3 to 6% after 30 s, of 9 to 12% by cuts (benchmarks.families.pipelines)",
+        because="searched cells in 8 stages: gaps of 3 to 6% after 30 s, of 9 to 12% by cuts "
+        "(benchmarks.families.pipelines)",
     ),
     Phase(
         "filling",
         stage_phases.fill,
         0.25,
         (_PIPELINE, _ALIKE, _NO_TRANSFERS),
-        "lines of 100 and 1,000 tasks: mostly optimal within 3 s, where annealing is 0.5 to 3% above",
+        because="lines of 100 and 1,000 tasks: mostly optimal within 3 s, where annealing is 0.5 to 3% above",
     ),
     Phase(
         "ideals of many states",
         partial(exact_ideals, most=FEW_IDEALS, most_labels=LABEL_CAP),
         0.7,
         (_PIPELINE, _UNLIKE),
-        "InceptionV3 on eight unlike GPUs, 36,000 ideals times 256 sets of devices, is proven in 18 s; where more time "
-        "is needed, searches get the rest",
+        because="InceptionV3 on eight unlike GPUs, 36,000 ideals times 256 sets of devices, is proven in 18 s; where "
+        "more time is needed, searches get the rest",
     ),
     Phase(
         "constraint program",
         stage_phases.stage_constraint_program,
         0.5,
         (_PIPELINE, _UNLIKE, _FEW_CLAUSES),
-        "lines of 28 tasks with 4 to 7 unlike workers are closed in 1 to 2 s (benchmarks.papers.alwabp)",
+        because="lines of 28 tasks with 4 to 7 unlike workers are closed in 1 to 2 s (benchmarks.papers.alwabp)",
     ),
     Phase(
         "annealing",
         partial(stage_phases.anneal, turn=2),
         0.1,
         (_PIPELINE, _FEW_ALIKE, _TIMED, _WIDE),
-        "the program closes what is left of the gap the sooner, the better its start",
+        because="the program closes what is left of the gap the sooner, the better its start",
     ),
     Phase(
         "full program",
         stage_phases.full_program,
         0.5,
         (_PIPELINE, _FEW_ALIKE, _TIMED, _WIDE),
-        "within 10 s gaps are 0.025 (0.001 to 0.499) of those without, three more of five are proven "
+        because="within 10 s gaps are 0.025 (0.001 to 0.499) of those without, three more of five are proven "
         "(benchmarks.ledger --problem stages --families 'few devices alike' --seconds 10 --only 'full program')",
     ),
     Phase(
@@ -223,7 +225,7 @@ _AUTO: Strategy[StageSearch] = (
         stage_phases.anneal,
         0.6,
         (_PIPELINE,),
-        "drawn shapes and wide graphs end 17 to 57% closer with annealing than without "
+        because="drawn shapes and wide graphs end 17 to 57% closer with annealing than without "
         "(benchmarks.ledger --problem stages --only annealing)",
     ),
     Phase(
@@ -231,7 +233,7 @@ _AUTO: Strategy[StageSearch] = (
         _bound("spectral"),
         0.3,
         (_PIPELINE,),
-        "eight wide graphs, 1 s: gaps 7% smaller than without it, the integral 1% (0 to 2) "
+        because="eight wide graphs, 1 s: gaps 7% smaller than without it, the integral 1% (0 to 2) "
         "(benchmarks.ledger --problem stages --families 'wide graphs' --only 'bound spectral')",
     ),
     Phase(
@@ -239,8 +241,8 @@ _AUTO: Strategy[StageSearch] = (
         _bound("intervals"),
         0.8,
         (_PIPELINE, _ALIKE, _TRANSFERS),
-        "more intervals, below a better value; networks in pipelines, 10 s: the integral is 0.39 (0.25 to 0.70) of "
-        "that without "
+        because="more intervals, below a better value; networks in pipelines, 10 s: the integral is 0.39 (0.25 to "
+        "0.70) of that without "
         "(benchmarks.ledger --problem stages --families 'networks in pipelines' --seconds 10 --only 'bound intervals')",
     ),
     Phase(
@@ -278,7 +280,13 @@ STAGE_METHODS: dict[str, Strategy[StageSearch]] = {
     ),
     "cp-sat": (
         Phase("natural order", stage_phases.natural, when=(_NO_SCHEDULE,), because="the program improves a schedule"),
-        Phase("filling", stage_phases.fill, 0.2, (_NO_SCHEDULE,), "memory leaves no stretch of that order to a device"),
+        Phase(
+            "filling",
+            stage_phases.fill,
+            0.2,
+            (_NO_SCHEDULE,),
+            because="memory leaves no stretch of that order to a device",
+        ),
         Phase("constraint program", stage_phases.stage_constraint_program, because="it was asked for by name"),
     ),
     "agent": (Phase("learned agent", stage_phases.agent_alone, because="it was asked for by name"),),
