@@ -16,6 +16,8 @@ import rlinit
 from benchmarks.families.placements import tight
 from benchmarks.learning.families import FAMILIES, Case
 from benchmarks.learning.protocol import primal_dual_integral
+from rlinit.datasets.published import alwabp, assembly_line
+from rlinit.datasets.published.location import instances_root
 from rlinit.datasets.random.randomly_wired import rwnn
 from rlinit.datasets.zoo import imagenet, llm
 
@@ -161,6 +163,22 @@ def _sparse() -> Iterator[Case]:
         yield Case(graph, _devices(k, kinds, 3e8))
 
 
+def _balanced_lines() -> Iterator[Case]:
+    """Yield assembly lines of 100 tasks with equal stations."""
+    root = instances_root()
+    files = sorted((root / "assembly-line" / "otto-100").glob("*.alb")) if root else []
+    for at, path in enumerate(files[::2]):
+        yield Case(assembly_line.load(path), rlinit.Hardware.pipeline((10, 20, 30)[at % 3]))
+
+
+def _short_lines() -> Iterator[Case]:
+    """Yield assembly lines of 28 tasks with unlike workers."""
+    root = instances_root()
+    for number in range(4, 80, 24) if root else ():
+        assert root is not None
+        yield Case(*alwabp.load(root / "assembly-line" / "alwabp" / "heskia" / str(number)))
+
+
 def _bound_memory() -> Iterator[Case]:
     """Yield networks in pipelines whose devices hold little more than an even share of the parameters."""
     for name, k in product(("inceptionv3", "densenet169", "efficientnetb4", "xception"), (4, 8)):
@@ -222,6 +240,8 @@ PORTFOLIO: Mapping[str, Mapping[str, Family]] = {
         "drawn shapes in pipelines": _drawn_pipelines,
         "small sparse graphs": _sparse,
         "few devices alike": _few_alike,
+        "assembly lines, equal stations": _balanced_lines,
+        "assembly lines of 28 tasks": _short_lines,
         "parameters that hardly fit": _bound_memory,
         "activations": _activations,
         "chunks and any ops": _loose,
