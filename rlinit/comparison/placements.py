@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -33,8 +33,8 @@ _OUT_OF_TIME = "not computed: the time limit had passed"
 
 def placement_baselines(
     problem: PlacementProblem, graph: Graph, hardware: Hardware, budget: Budget, live: LiveTensors | None = None
-) -> list[Baseline[Placement]]:
-    """Return what the rules of `PLACEMENT_BASELINES` give, each evaluated as the plan is.
+) -> Iterator[Baseline[Placement]]:
+    """Yield what the rules of `PLACEMENT_BASELINES` give, each evaluated as the plan is.
 
     The splits cut the natural order into as many consecutive parts as there are devices, in the hardware's order;
     colocated ops follow the first of their group, and all inputs of an op stay together.
@@ -58,7 +58,6 @@ def placement_baselines(
         "split by memory": lambda: _by_memory(problem, graph, hardware),
         "HEFT": lambda: _heft(problem),
     }
-    found = []
     for name in PLACEMENT_BASELINES:
         if name == DATA_PARALLEL and problem.num_shards == 1:
             continue
@@ -66,8 +65,7 @@ def placement_baselines(
         if placement is not None and live is not None:
             placement, note = _within_memory(problem, live, placement, note, hardware)
         value = None if placement is None else makespan(problem, placement)
-        found.append(Baseline(name, placement, value, note))
-    return found
+        yield Baseline(name, placement, value, note)
 
 
 _Outcome = tuple[Placement | None, str]

@@ -259,10 +259,10 @@ def solve(request: Request) -> Solved:
         incumbent.prove_infeasible(form.obstacle, "the problem's data")
         return solved(incumbent)
     with checkpointed(incumbent, solved, request):
-        baselines = form.baselines(search)
         incumbent.offer(search.start, "plan")
         if incumbent.values is None:  # a plan of another graph, or of other devices
             search.start = None
+        baselines = form.baselines(search)
         follow(strategy, search)
         for one in baselines if request.options.keeps_best else ():
             incumbent.offer(one.schedule, one.name)

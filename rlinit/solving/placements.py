@@ -13,16 +13,19 @@ from typing import Any, Literal
 import numpy as np
 
 from rlinit.coarsening.contraction import coarsen, contract_problem, expand_placement
+from rlinit.comparison.baselines import Baseline
 from rlinit.comparison.placements import placement_baselines
 from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS
 from rlinit.exact.placements.split.search import MAX_BLOCK_OPS
 from rlinit.graph import Graph
+from rlinit.hardware import Hardware
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 from rlinit.heuristics.placements.memory.peak_memory import PeakMemory
 from rlinit.heuristics.placements.memory.peak_relief import has_few_schedules
-from rlinit.placements.lowering import lower_placement
+from rlinit.placements.lowering import LoweredPlacement, lower_placement
 from rlinit.placements.plan_fields import placement_from_plan, placement_parts
 from rlinit.placements.ports import carriers
+from rlinit.placements.problem import Placement
 from rlinit.solving import placement_phases as phases
 from rlinit.solving import placement_proofs as proofs
 from rlinit.solving.common.incumbent import PlacementIncumbent, for_placement
@@ -322,9 +325,21 @@ def placement_form(request: Request) -> Form[PlacementSearch]:
         lowered.infeasible,
         partial(_checked_strategy, graph),
         parts,
-        lambda search: placement_baselines(problem, graph, hardware, search.incumbent.budget, lowered.live),
+        partial(_baselines, lowered, graph, hardware),
         _CLOSING_S * graph.num_ops * min(problem.num_shards, problem.num_devices),
     )
+
+
+def _baselines(
+    lowered: LoweredPlacement, graph: Graph, hardware: Hardware, search: PlacementSearch
+) -> list[Baseline[Placement]]:
+    """Return the baselines; where the plan may be one, the search begins with the best of them."""
+    incumbent, found = search.incumbent, []
+    for one in placement_baselines(incumbent.problem, graph, hardware, incumbent.budget, lowered.live):
+        found.append(one)
+        if search.options.keeps_best:
+            incumbent.offer(one.schedule, one.name)
+    return found
 
 
 def _checked_strategy(graph: Graph, search: PlacementSearch) -> Strategy[PlacementSearch]:
