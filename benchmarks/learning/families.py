@@ -108,14 +108,14 @@ def _small_layered() -> Iterator[Case]:
         yield Case(*drawn, {"transfers": ("parallel", "exclusive", "blocking")[seed % 3]})
 
 
-def _as_trained(mix: ProblemMix) -> Callable[[], Iterator[Case]]:
-    """Return problems drawn as those of training are, for choices that may not look at families to judge on."""
+def _as_trained(*mix: float) -> Callable[[], Iterator[Case]]:
+    """Return problems drawn as a mix of training is, for choices that may not look at families to judge on."""
 
     def drawn() -> Iterator[Case]:
         rng = np.random.default_rng([FIRST_SEED, 1])
         while True:
             for size in (60, 110, 220, 490):
-                yield _case_of(random_problems(rng, size, 1, mix)[0])
+                yield _case_of(random_problems(rng, size, 1, ProblemMix(*mix))[0])
 
     return drawn
 
@@ -204,8 +204,8 @@ OTHER_RULES: dict[str, Callable[[], Iterator[Case]]] = {
     "ImageNet, shared links": _with_rules(_zoo),
     "16 to 64 machines, dear transfers": _many_machines,
     "small layered graphs": _small_layered,
-    "as in training, parallel": _as_trained(ProblemMix(0.4, 0.4, 0.0)),
-    "as in training, shared links": _as_trained(ProblemMix(0.4, 0.4, 1.0)),
+    "as in training, parallel": _as_trained(0.4, 0.4, 0.0),
+    "as in training, shared links": _as_trained(0.4, 0.4, 1.0),
 }
 """Placements on which the agent, trained on parallel transfers and few devices, was likely to lose.
 
