@@ -241,14 +241,6 @@ def _note(graph: Graph) -> dict[str, Any]:
     return noted if isinstance(noted, dict) else {}
 
 
-def _exchange(name: object) -> Exchange:
-    for known in get_args(Exchange):
-        if name == known:
-            exchange: Exchange = known
-            return exchange
-    raise RlinitError(f"note of the graph: exchange is {name!r:.40}; expected one of {', '.join(get_args(Exchange))}")
-
-
 def with_menu(graph: Graph, hardware: Hardware, options: SolveOptions, costs: Any = None) -> Graph:
     """Return the graph that is planned: with a menu made for stages of several devices, where no op has one.
 
@@ -298,6 +290,9 @@ def rules_of(request: Request) -> GroupRules:
     workspace = noted.get("workspace_bytes", {})
     if not isinstance(workspace, Mapping):
         raise RlinitError(f"workspace_bytes is {workspace!r}; expected bytes by degree")
+    exchange, known = noted.get("exchange", "ring"), get_args(Exchange)
+    if exchange not in known:
+        raise RlinitError(f"note of the graph: exchange is {exchange!r:.40}; expected one of {', '.join(known)}")
     plain = options.training is None and training
     return GroupRules(
         training,
@@ -306,7 +301,7 @@ def rules_of(request: Request) -> GroupRules:
         0 if options.tensor_parallel == "auto" else int(options.tensor_parallel),
         options.uniform,
         "auto" if plain and options.recompute == "none" else options.recompute,
-        _exchange(noted.get("exchange", "ring")),
+        exchange,
         {str(t): check_number("workspace_bytes", size, RlinitError) for t, size in workspace.items()},
         options.replicas == "mixed",
     )

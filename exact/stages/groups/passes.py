@@ -38,9 +38,8 @@ replicas (those of several kinds behind those of one), cell."""
 @njit(cache=True, nogil=True)
 def _new_shares(limits: GroupLimits) -> Shares:
     """Return room for what is known of mixes."""
-    num_rows, num_kinds = len(limits.mix_first) - 1, len(limits.counts)
-    real, known = np.zeros(num_kinds), np.zeros((num_rows, num_kinds), np.int64)
-    return Shares(real, real.copy(), np.zeros(num_kinds, np.int64), np.zeros(num_rows, np.int64), known, known.copy())
+    real = np.zeros(len(limits.counts))
+    return Shares(real, real.copy(), np.zeros(len(real), np.int64), np.zeros(len(limits.mix_first) - 1, np.int64))
 
 
 @njit(cache=True, nogil=True)
@@ -122,6 +121,21 @@ def choose_rows(
         rows.cost[at] = rows.busy[at] + share * variants.gradient[r]
         rows.size[at] = variants.held[r] * y + variants.fixed[r] + variants.shared[r] * part
     return choose(rows.first[: count + 1], rows.cost, rows.size, most, memory, rows.choice)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def least_bytes(i: int, j: int, c: int, y: int, part: float, sums: GroupSums) -> float:
+    """Return the bytes that a device of the stage between two ideals holds at least.
+
+    Parameters
+    ----------
+    i, j, c, y, part
+        The ideals, the degree index, micro-batches in flight, and the part that a replica has of what all share.
+    sums
+        Of the ideals.
+    """
+    held, shared = sums.held[j, c] - sums.held[i, c], sums.shared[j, c] - sums.shared[i, c]
+    return float(sums.fixed[j, c] - sums.fixed[i, c] + y * (held - sums.error_bytes[c]) + part * shared)
 
 
 @njit(cache=True, nogil=True)
@@ -219,26 +233,10 @@ def moved_seconds(i: int, j: int, c: int, lattice: Lattice) -> float:
 
 
 @njit(cache=True, nogil=True, inline="always")
-def least_bytes(i: int, j: int, c: int, y: int, part: float, sums: GroupSums) -> float:
-    """Return the bytes that a device of the stage between two ideals holds at least.
-
-    Parameters
-    ----------
-    i, j, c, y, part
-        The ideals, the degree index, micro-batches in flight, and the part that a replica has of what all share.
-    sums
-        Of the ideals.
-    """
-    held, shared = sums.held[j, c] - sums.held[i, c], sums.shared[j, c] - sums.shared[i, c]
-    return float(sums.fixed[j, c] - sums.fixed[i, c] + y * (held - sums.error_bytes[c]) + part * shared)
-
-
-@njit(cache=True, nogil=True, inline="always")
 def _begin_shares(i: int, j: int, g: int, limit: float, data: GroupData, shares: Shares) -> bool:
     """Write what stages between two ideals take on each kind, at least; return whether two kinds may have a part."""
     sums, _, limits, lattice = data
     shares.turn[:] = limits.mix_first[:-1]
-    shares.known[:] = -1
     kinds = 0
     for k in range(len(shares.seconds)):
         c, shares.seconds[k] = limits.form_of[g, k], np.inf
@@ -251,7 +249,7 @@ def _begin_shares(i: int, j: int, g: int, limit: float, data: GroupData, shares:
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _tightened(i: int, j: int, c: int, x: int, behind: int, most: int, sums: GroupSums, limits: GroupLimits) -> int:
+def _within_memory(i: int, j: int, c: int, x: int, behind: int, most: int, sums: GroupSums, limits: GroupLimits) -> int:
     """Return no less than `largest_share`, where so many are enough, by the least bytes of each node."""
     low, taken = 0, most
     while low < most:
@@ -264,40 +262,34 @@ def _tightened(i: int, j: int, c: int, x: int, behind: int, most: int, sums: Gro
     return most
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True)
 def _make_up_batch(
-    i: int, j: int, g: int, row: int, x: int, s: int, limit: float, data: GroupData, rows: StageRows, shares: Shares
+    i: int, j: int, g: int, x: int, s: int, limit: float, data: GroupData, rows: StageRows, shares: Shares
 ) -> tuple[bool, int]:
     """Return whether the replicas of a mix make up a batch, and how many choices were too many to list.
 
     By the time that each kind has at most, then by its bytes at least, then by its best choice.
     """
     sums, _, limits, _ = data
-    unknown, total, n, fresh = 0, 0, limits.microbatches, shares.known[row].max() < 0
-    for k in range(len(limits.counts)):
-        d, c = limits.mixes[x, k], limits.form_of[g, k]
-        if d and fresh:
-            left = limit - limits.mix_s[c, x] * shares.exchanged[k]
-            shares.most[k] = 0
-            if left >= 0.0:
-                shares.most[k] = n if shares.seconds[k] <= left else int(left * n / shares.seconds[k])
-            total += d * shares.most[k] if shares.most[k] else -n * s
-        elif d:
-            shares.most[k] = shares.known[row, k]
-            total += d * shares.most[k]
-    for exact in range(2):
+    unknown, total, n = 0, 0, limits.microbatches
+    for closer in range(3):
         for k in range(len(limits.counts)):
             d, c, most = limits.mixes[x, k], limits.form_of[g, k], shares.most[k]
-            if d == 0 or total < n or (not fresh and in_flight(s, most, 1, limits) == shares.flying[row, k]):
+            if d == 0 or (closer and total < n):
                 continue
-            if exact:
-                shares.most[k], missed = largest_share(i, j, c, x, s, limit, most, data, rows)
-                unknown += missed
-                shares.known[row, k] = shares.most[k]
-                shares.flying[row, k] = in_flight(s, shares.most[k], 1, limits)
+            if closer == 0:
+                left, most = limit - limits.mix_s[c, x] * shares.exchanged[k], 0
+                if left >= 0.0:
+                    most = n if shares.seconds[k] <= left else int(left * n / shares.seconds[k])
             else:
-                shares.most[k] = _tightened(i, j, c, x, s, most, sums, limits)
-            total += d * (shares.most[k] - most) if shares.most[k] else -n * s
+                total -= d * most
+                if closer == 1:
+                    most = _within_memory(i, j, c, x, s, most, sums, limits)
+                else:
+                    most, missed = largest_share(i, j, c, x, s, limit, most, data, rows)
+                    unknown += missed
+            shares.most[k] = most
+            total += d * most if most else -n * s
     return total >= n, unknown
 
 
@@ -346,7 +338,7 @@ def _extend_mixed(
                     if label == end:
                         break
                     s = behind + limits.mix_total[x]
-                    enough, missed = _make_up_batch(i, j, g, row, x, s, limit, data, rows, shares)
+                    enough, missed = _make_up_batch(i, j, g, x, s, limit, data, rows, shares)
                     met, unknown = met + 20, unknown + missed
                     if enough:
                         met += end - label
@@ -356,7 +348,6 @@ def _extend_mixed(
                                 _note(best[to], came[to], taken, s, j, after, any_form, len(limits.replicas) + x)
                         break
                     shares.turn[row] = x + 1
-                    shares.known[row] = -1
             begin = end
     return met, unknown
 

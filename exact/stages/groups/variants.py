@@ -9,6 +9,7 @@ within both limits.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
@@ -101,42 +102,22 @@ def _least_behind(first: IntArray, value: FloatArray) -> FloatArray:
 
 @njit(cache=True, nogil=True)
 def _worth_listing(
-    first: IntArray, cost: FloatArray, size: FloatArray, price: float, most_both: float, node: IntArray, row: IntArray
-) -> tuple[IntArray, int]:
-    """Write the rows that a choice within the limits may have, those of nodes with a single one last.
+    first: IntArray, cost: FloatArray, size: FloatArray, price: float, most_both: float
+) -> NDArray[np.bool_]:
+    """Return the rows that a choice within the limits may have.
 
     A row is out where no choice with it is within the priced limit, or where another is as fast in as few bytes.
-    Returns where each node's rows begin, and how many nodes have several.
     """
-    k = len(first) - 1
-    both = cost + price * size
+    both, kept = cost + price * size, np.zeros(first[-1], np.bool_)
     spare = most_both - _least_behind(first, both)[0]
-    start = np.zeros(k + 1, np.int64)
-    kept, single = np.zeros(first[k], np.bool_), np.zeros(k, np.bool_)
-    for x in range(k):
+    for x in range(len(first) - 1):
         least = both[first[x] : first[x + 1]].min()
-        count = 0
         for r in range(first[x], first[x + 1]):
             kept[r] = both[r] - least <= spare
             for s in range(first[x], first[x + 1]):
                 if cost[s] <= cost[r] and size[s] <= size[r] and (cost[s] < cost[r] or size[s] < size[r] or s < r):
                     kept[r] = False
-            count += kept[r]
-        single[x] = count == 1
-    several = 0
-    at, end = 0, 0
-    for wanted in (False, True):
-        for x in range(k):
-            if single[x] == wanted:
-                node[at] = x
-                at += 1
-                several += not wanted
-                for r in range(first[x], first[x + 1]):
-                    if kept[r]:
-                        row[end] = r
-                        end += 1
-                start[at] = end
-    return start, several
+    return kept
 
 
 @njit(cache=True, nogil=True)
@@ -171,30 +152,24 @@ def _listed(
 ) -> int:
     """Choose by listing the sums that are worth keeping after each node; see `choose`."""
     most_both = (most_cost + price * most_size) * (1.0 + ROUNDING)
-    node, row = np.zeros(len(first) - 1, np.int64), np.zeros(first[-1], np.int64)
-    start, k = _worth_listing(first, cost, size, price, most_both, node, row)
+    kept = _worth_listing(first, cost, size, price, most_both)
     # Kept sums of all nodes, one after the other: seconds, bytes, the sum that it came from, the row.
     sums = np.zeros((64, 2))
     back = np.zeros((64, 2), np.int64)
-    for x in range(k, len(node)):
-        choice[node[x]] = row[start[x]]
-        sums[0, 0] += cost[row[start[x]]]
-        sums[0, 1] += size[row[start[x]]]
-    row = row[: start[k]]
-    start = start[: k + 1]
-    rest_cost, rest_size = _least_behind(start, cost[row]), _least_behind(start, size[row])
-    rest_both = _least_behind(start, cost[row] + price * size[row])
+    rest_cost, rest_size = _least_behind(first, cost), _least_behind(first, size)
+    rest_both = _least_behind(first, cost + price * size)
     begin, end = 0, 1
-    for x in range(k):
-        options = start[x + 1] - start[x]
+    for x in range(len(first) - 1):
+        options = first[x + 1] - first[x]
         new = np.empty(((end - begin) * options, 2))
         source = np.empty(((end - begin) * options, 2), np.int64)
         count = 0
         for at in range(begin, end):
-            for r in row[start[x] : start[x + 1]]:
+            for r in range(first[x], first[x + 1]):
                 a, b = sums[at, 0] + cost[r], sums[at, 1] + size[r]
                 if (
-                    a + rest_cost[x + 1] <= most_cost
+                    kept[r]
+                    and a + rest_cost[x + 1] <= most_cost
                     and b + rest_size[x + 1] <= most_size
                     and a + price * b + rest_both[x + 1] <= most_both
                 ):
@@ -211,7 +186,7 @@ def _listed(
         if end - begin > MOST_CHOICES:
             return -1
     at = end - 1  # the fastest of those that fit
-    for x in range(k - 1, -1, -1):
-        choice[node[x]] = back[at, 1]
+    for x in range(len(first) - 2, -1, -1):
+        choice[x] = back[at, 1]
         at = back[at, 0]
     return 1

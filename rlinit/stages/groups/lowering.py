@@ -336,7 +336,7 @@ def _rows(
     for degree, kind, sync_s_per_byte in forms:
         for v, name in enumerate(graph.names):
             around = [graph.names[u] for u in neighbours[v]]
-            for variant in _best(_chosen(_timed(menu.ops[name].get(degree, ()), kind), rules.recompute)):
+            for variant in _chosen(_timed(menu.ops[name].get(degree, ()), kind), rules.recompute):
                 strange = sorted(set(variant.sync_bytes) - set(around))
                 if strange:
                     raise InvalidGraph(
@@ -353,23 +353,6 @@ def _rows(
         what = f"at degree {forms[0][0]}" if len(forms) == 1 else "at a degree that fits a node"
         raise InvalidGraph(f"op {graph.names[lacking[0]]!r} has no variant {what}")
     return {**columns, **whole, "sync_s": np.array(syncs, np.float64)}, tuple(row.name for row in rows)
-
-
-def _best(variants: list[Variant]) -> list[Variant]:
-    """Return the variants that no other is as good as in every figure; of those alike the last."""
-    others = sorted({other for variant in variants for other in variant.sync_bytes})
-    figures = [
-        (*(getattr(one, size) for size in SIZES), *(one.sync_bytes.get(other, 0.0) for other in others))
-        for one in variants
-    ]
-    return [
-        variant
-        for i, variant in enumerate(variants)
-        if not any(
-            all(a <= b for a, b in zip(one, figures[i], strict=True)) and (one != figures[i] or j > i)
-            for j, one in enumerate(figures)
-        )
-    ]
 
 
 def _timed(variants: tuple[Variant, ...], kind: str) -> tuple[Variant, ...]:
