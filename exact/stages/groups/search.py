@@ -10,16 +10,8 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget, reserve
 from rlinit.exact.stages.groups.arrays import GroupData, GroupLimits, GroupSums, Lattice, VariantArrays
-from rlinit.exact.stages.groups.passes import (
-    LABEL_COLUMNS,
-    choose_rows,
-    gather,
-    group_pass,
-    in_flight,
-    largest_share,
-    moved_seconds,
-    new_rows,
-)
+from rlinit.exact.stages.groups.passes import LABEL_COLUMNS, group_pass
+from rlinit.exact.stages.groups.variants import choose_rows, gather, in_flight, largest_share, moved_seconds, new_rows
 from rlinit.exact.stages.ideals.enumeration import Ideals, enumerate_ideals
 from rlinit.exact.stages.ideals.node_merging import MergedProblem
 from rlinit.exact.stages.ideals.table import IdealTable, quantized
