@@ -38,8 +38,7 @@ def _measure(task: AnyTask, learner: Learner, batch: Batch, samples: int, seed: 
     network = learner.evaluated
     with torch.no_grad():
         started = time.perf_counter()
-        with learner.autocast():
-            outputs = task.forward(network, batch, learner.device)
+        outputs = task.forward(network, batch, learner.device)
         greedy = task.rollout(network, batch, outputs, samples=1, seed=0, greedy=True)
         seconds = time.perf_counter() - started
         entropy = task.choices(network, batch, outputs, greedy).entropy
