@@ -120,7 +120,7 @@ def with_traced_menu(
     traced = _Traced(graph, node_of_op, names, training is not None, recompute, optimizer_factor(optimizer), costs)
     tables = {} if costs is None or isinstance(costs, CostTable) else by_kind(costs)
     kinds = kinds_of(hardware)
-    timed = [_Timed.of(traced, one, list(groups_of(one, tables.get(one.devices[0].kind), degrees))) for one in kinds]
+    timed = [_Timed.of(traced, one, groups_of(one, tables.get(one.devices[0].kind), degrees)) for one in kinds]
     offered = sorted({t for one in timed for t in one.groups})
     menus: list[dict[int, list[dict[str, Any]]]] = [{} for _ in range(traced.num_nodes)]
     note: dict[str, Any] = {"training": training or "", "workspace_bytes": {}, "optimizer": str(optimizer)}
