@@ -209,16 +209,6 @@ class GroupSearch:
         cells = max(2 * len(used), 64)
         self.labels = np.zeros((cells * (problem.most_replicas + 2), LABEL_COLUMNS), np.int64)
 
-    def limits(self, more_bytes: float | FloatArray = 0.0) -> GroupLimits:
-        """Return what there is of devices, replicas and memory.
-
-        Parameters
-        ----------
-        more_bytes
-            Of each device, beside the problem's, or (c,) by form.
-        """
-        return self._limits._replace(memory=(self.problem.memory_bytes + more_bytes) * CAPACITY_SLACK)
-
     def run(self, limit: float, budget: Budget, more_bytes: float | FloatArray = 0.0) -> GroupPass:
         """Look for a plan of stages within a threshold.
 
@@ -231,7 +221,8 @@ class GroupSearch:
         more_bytes
             Of each device, beside the problem's, or (c,) by form.
         """
-        limits, p = self.limits(more_bytes), self.table.num_ideals
+        limits = self._limits._replace(memory=(self.problem.memory_bytes + more_bytes) * CAPACITY_SLACK)
+        p = self.table.num_ideals
         ends, least = np.zeros(p + 1, np.int64), np.zeros(p, np.int64)
         self.labels[0] = (0, 0, -1, -1, -1, -1, 0)
         ends[p - 1] = 1
@@ -306,8 +297,8 @@ def solve_groups(
     lower: float,
     upper: float,
     budget: Budget,
-    on_solution: Callable[[GroupedStages], None] | None = None,
-    on_bound: Callable[[float], None] | None = None,
+    on_solution: Callable[[GroupedStages], object] | None = None,
+    on_bound: Callable[[float], object] | None = None,
 ) -> StageResult[GroupedStages]:
     """Return the plan of the least bottleneck over some ideals.
 
