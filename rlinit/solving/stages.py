@@ -38,8 +38,8 @@ _ALIKE_CELLS, _WIDE_GAP = 2_500, 0.05
 """Nodes times stages up to which it does where devices are alike, and the gap from which it goes before all else."""
 
 _LONG_S = 2.0
-"""Seconds left from which it is worth that: with a limit of 2 s gaps are 3% larger with it there, with 4 s they are 0.29
-of those without (benchmarks.ledger --problem stages --families 'few devices alike' --only 'full program')."""
+"""Seconds left from which it is worth that: with a limit of 2 s gaps are 3% larger with it there, with 4 s 0.29
+of those without it (benchmarks.ledger --problem stages --families 'few devices alike' --only 'full program')."""
 
 
 def _bound(name: str) -> Callable[[StageSearch], None]:
