@@ -14,17 +14,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+import torch.distributed as dist
 
 from rlinit.errors import ExecutionFailure, InvalidPlan
 from rlinit.executors.lowering.decoders import DecoderStage, check_decoder
 from rlinit.executors.pipeline import joined_group, microbatch_sizes
-from rlinit.menu import is_recomputed
-from rlinit.plan import GroupRules, Plan, StageUse
-from rlinit.stages.groups.decoder_spans import decoder_spans, layer_of, need_equal_shares
-
-if TYPE_CHECKING:
-    import torch
+from rlinit.plan import Plan, StageUse
+from rlinit.stages.groups.decoder_spans import decoder_spans, recomputed_layers, rules_of_equal_shares
 
 Loss = Callable[[Any, Any], Any]
 """Takes logits and targets of a micro-batch; returns the mean loss over them, a scalar tensor."""
@@ -111,10 +110,9 @@ class DistributedModel:
     """
 
     def __init__(self, plan: Plan, model: Any, *, device: str = "cpu", time_limit_s: float = 60.0) -> None:
-        import torch.distributed as dist
         from torch.distributed.device_mesh import DeviceMesh
 
-        self.rules, self.device = _rules(plan), device
+        self.rules, self.device = rules_of_equal_shares(plan, "processes run"), device
         check_decoder(model, [use.tensor_parallel for use in plan.stages])
         spans = decoder_spans(plan, model.config.num_hidden_layers)
         self._mine = joined_group(time_limit_s)
@@ -126,25 +124,20 @@ class DistributedModel:
         self.stage, self.replica, self.member = self._ranks.place(dist.get_rank())
         self.use = plan.stages[self.stage]
         self._members, self._replicas, self._ends = self._groups(time_limit_s)
-        recomputed = {layer_of(op) for op, name in self.use.variants.items() if is_recomputed(name)}
         self.part = DecoderStage(
             model.to(device),
             spans[self.stage],
             None if self._members is None else DeviceMesh.from_group(self._members, device.partition(":")[0]),
-            frozenset(at for at in recomputed if at is not None),
+            recomputed_layers(self.use),
         )
 
     def close(self) -> None:
         """Leave the other processes, where this object joined them."""
-        import torch.distributed as dist
-
         if self._mine:
             dist.destroy_process_group()
 
     def _groups(self, time_limit_s: float) -> tuple[Any, Any, Any]:
         """Return this process's tensor group, its replicas, and the first and last stage together; None where alone."""
-        import torch.distributed as dist
-
         ranks, stages = self._ranks, range(len(self._ranks.uses))
         last = stages[-1]
         kinds: list[list[list[int]]] = [
@@ -182,8 +175,6 @@ class DistributedModel:
         ExecutionFailure
             This stage failed, or another process is gone.
         """
-        import torch.distributed as dist
-
         if not self.rules.training:
             raise InvalidPlan("the plan is for inference; make it with training='1f1b' and micro-batches")
         count = self.rules.microbatches
@@ -221,8 +212,6 @@ class DistributedModel:
         ExecutionFailure
             This stage failed, or another process is gone.
         """
-        import torch
-
         microbatch_sizes([tokens], self.rules.microbatches)
         given, passes, found = tokens.chunk(self.rules.microbatches), _Passes(), {}
         with self._failing(), torch.no_grad():
@@ -249,8 +238,6 @@ class DistributedModel:
         return list(range(self.replica, self.rules.microbatches, self.use.replicas))
 
     def _forward(self, passes: _Passes, m: int, tokens: torch.Tensor) -> None:
-        import torch
-
         if self.part.span.embeds:
             given = tokens.to(self.device)
         else:
@@ -265,8 +252,6 @@ class DistributedModel:
             self._send(passes, made.detach(), self.stage + 1, m, 2 * m)
 
     def _backward(self, passes: _Passes, m: int, loss: Loss, targets: torch.Tensor) -> None:
-        import torch
-
         given, made = passes.held.pop(m)
         if self.part.span.heads:
             value = loss(made, targets.to(self.device)) / self.rules.microbatches
@@ -280,16 +265,12 @@ class DistributedModel:
 
     def _receive(self, into: torch.Tensor, stage: int, m: int, tag: int) -> torch.Tensor:
         """Receive what one member of the replica of a stage sends to this one, and return it."""
-        import torch.distributed as dist
-
         other = self._ranks.uses[stage]
         dist.recv(into, self._ranks.of(stage, m % other.replicas, self.member % other.tensor_parallel), tag=tag)
         return into
 
     def _send(self, passes: _Passes, value: torch.Tensor, stage: int, m: int, tag: int) -> None:
         """Send to the members of the replica of a stage that count on this one."""
-        import torch.distributed as dist
-
         other, value = self._ranks.uses[stage], value.contiguous()
         for k in range(self.member, other.tensor_parallel, self.use.tensor_parallel):
             work = dist.isend(value, self._ranks.of(stage, m % other.replicas, k), tag=tag)
@@ -297,9 +278,6 @@ class DistributedModel:
 
     def _add_up(self) -> None:
         """Add up gradients over replicas, and those of weights that embedding and head share."""
-        import torch
-        import torch.distributed as dist
-
         for name, value in self.part.parameters.items():
             if value.grad is None:
                 value.grad = torch.zeros_like(value)
@@ -321,9 +299,6 @@ class DistributedModel:
             _set_whole(value, total)
 
     def _mean_loss(self, passes: _Passes) -> float | None:
-        import torch
-        import torch.distributed as dist
-
         if not self.part.span.heads:
             return None
         total = torch.tensor(passes.loss, dtype=torch.float64, device=self.device)
@@ -356,8 +331,6 @@ def next_token_loss(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     tokens
         (b, s).
     """
-    import torch
-
     mean: torch.Tensor = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
     return mean
 
@@ -378,16 +351,6 @@ def pass_order(mine: Sequence[int], in_flight: int) -> list[tuple[bool, int]]:
         if at + in_flight < len(mine):
             order.append((True, mine[at + in_flight]))
     return order
-
-
-def _rules(plan: Plan) -> GroupRules:
-    if plan.groups is None or plan.assignment is None:
-        raise InvalidPlan(
-            f"the plan is {plan.status} and has no stages of several devices; make it with replicas='auto' and "
-            "tensor_parallel='auto'"
-        )
-    need_equal_shares(plan, "processes run")
-    return plan.groups
 
 
 def _local(value: Any) -> torch.Tensor:

@@ -246,13 +246,14 @@ class DeviceCosts:
     @cached_property
     def links(self) -> dict[tuple[str, str], float]:
         """(from, to) -> tokens a second."""
-        names = self.names
+        ends = [pair for name in self.names for pair in ((SOURCE, name), (name, SINK))]
         rates = np.minimum(self.hardware.bandwidth / self.token_bytes, _WIDE_LINK)
-        found = {
-            (names[a], names[b]): float(rates[i, j])
-            for a, i in enumerate(self.devices) for b, j in enumerate(self.devices) if a != b
-        }  # fmt: skip
-        return found | {(SOURCE, name): _WIDE_LINK for name in names} | {(name, SINK): _WIDE_LINK for name in names}
+        return self._by_pair(rates) | dict.fromkeys(ends, _WIDE_LINK)
+
+    def _by_pair(self, table: FloatArray) -> dict[tuple[str, str], float]:
+        """Return what a table of all devices has for each ordered pair of those that compute."""
+        named = [*zip(self.names, self.devices, strict=True)]
+        return {(a, b): float(table[i, j]) for a, i in named for b, j in named if i != j}
 
     @property
     def token_bytes(self) -> float:
@@ -262,13 +263,9 @@ class DeviceCosts:
     @cached_property
     def delays(self) -> dict[tuple[str, str], float]:
         """(from, to) -> seconds of a batch's way."""
-        names = self.names
         with np.errstate(divide="ignore"):
             seconds = self.hardware.latency_s + self.most_sequences * self.token_bytes / self.hardware.bandwidth
-        return {
-            (names[a], names[b]): float(seconds[i, j])
-            for a, i in enumerate(self.devices) for b, j in enumerate(self.devices) if a != b
-        }  # fmt: skip
+        return self._by_pair(seconds)
 
     @cached_property
     def hops(self) -> FloatArray:
@@ -287,13 +284,20 @@ class DeviceCosts:
             Whether layers keep to their shares of the pass, so that every path takes so long at most.
         """
         share = pass_s * span_sizes(self.sizes[None])[0] / self.sizes.sum() if shared else np.inf
-        rates, seconds = [], []
-        for at, kind in enumerate(self._kinds[1]):
-            fits = self.seconds[kind] + self.hops[at] <= share * (1 + 1e-12)
-            rate = self._rates(self.seconds[kind], self.sequences[at], fits, pass_s)
-            rates.append(rate.max(axis=0))
-            seconds.append(np.take_along_axis(self.seconds[kind], rate.argmax(axis=0)[None], 0)[0])
-        return self._made(np.array(rates), np.array(seconds))
+        rates, seconds = {}, {}
+        for at in {*self._alike}:
+            times = self.seconds[self._kinds[1][at]]
+            rate = self._rates(times, self.sequences[at], times + self.hops[at] <= share * (1 + 1e-12), pass_s)
+            rates[at] = rate.max(axis=0)
+            seconds[at] = np.take_along_axis(times, rate.argmax(axis=0)[None], 0)[0]
+        return self._made(np.array([rates[at] for at in self._alike]), np.array([seconds[at] for at in self._alike]))
+
+    @cached_property
+    def _alike(self) -> list[int]:
+        """The first device with the same seconds, room and way to it, of each."""
+        first: dict[object, int] = {}
+        rows = zip(self._kinds[1], self.hops.tolist(), self.sequences, strict=True)
+        return [first.setdefault((kind, hop, room.tobytes()), at) for at, (kind, hop, room) in enumerate(rows)]
 
     @cached_property
     def network(self) -> Fleet:
@@ -332,14 +336,15 @@ class DeviceCosts:
         max_latency_s
             Seconds of a pass.
         """
-        rates = []
-        for at, kind in enumerate(self._kinds[1]):
-            least = self.seconds[kind] + self.rest
-            fits = least <= max_latency_s * (1 + 1e-12)
-            rates.append(self._rates(self.seconds[kind], self.sequences[at], fits, least).max(axis=0))
+        rates = {}
+        for at in {*self._alike}:
+            times = self.seconds[self._kinds[1][at]]
+            least = times + self.rest
+            rate = self._rates(times, self.sequences[at], least <= max_latency_s * (1 + 1e-12), least)
+            rates[at] = rate.max(axis=0)
         rooms = np.maximum(self.sequences, 0.0)
         runs = Runs(np.array(self.batches, np.float64), self.seconds[self._kinds[1], :, :, 1], rooms, max_latency_s)
-        return self._made(np.array(rates), None, runs)
+        return self._made(np.array([rates[at] for at in self._alike]), None, runs)
 
     def _rates(
         self, seconds: FloatArray, room: FloatArray, fits: NDArray[np.bool_] | np.bool_, passes: FloatArray | float
@@ -370,12 +375,7 @@ class PoolCosts(DeviceCosts):
     @cached_property
     def traffic(self) -> Traffic:
         """What the pools move over links."""
-        named = [(at, self.hardware.devices[at].name) for at in self.devices]
-        pairs = {(a, b): (i, j) for i, a in named for j, b in named if i != j}
-        bandwidths, latencies = (
-            {pair: float(table[at]) for pair, at in pairs.items()}
-            for table in (self.hardware.bandwidth, self.hardware.latency_s)
-        )
+        bandwidths, latencies = self._by_pair(self.hardware.bandwidth), self._by_pair(self.hardware.latency_s)
 
         def read(part: Part) -> float:
             most = part.window or math.inf

@@ -27,15 +27,7 @@ from rlinit.llm.lowering import Settings
 from rlinit.llm.model import LanguageModel
 from rlinit.llm.serving.bounds import ServingBound, best_bound, coverage_bound
 from rlinit.llm.serving.fleets import Fleet
-from rlinit.llm.serving.layouts import (
-    Route,
-    ServingPlan,
-    Spans,
-    largest_flow,
-    nothing_found,
-    paths_of,
-    search,
-)
+from rlinit.llm.serving.layouts import Route, ServingPlan, Spans, largest_flow, nothing_found, paths_of, search
 from rlinit.plan import OPTIMALITY_TOLERANCE
 
 __all__ = ["frontier", "plan_serving"]
@@ -133,10 +125,8 @@ def _best(costs: DeviceCosts, max_latency_s: float | None, time_limit_s: float, 
         return nothing_found(limits, said)
     proof = best_bound(limits, limits.kinds(), passes_s=_BOUND_SHARE * time_limit_s)[0]
     best = max(found, key=_rate)
-    rules: dict[str, float] = {}
-    for plan in found:
-        for name, value in plan.baselines.items():
-            rules[name] = max(value, rules.get(name, 0.0))
+    names = {name: None for plan in found for name in plan.baselines}
+    rules = {name: max(plan.baselines.get(name, 0.0) for plan in found) for name in names}
     closed = best.tokens_per_s >= proof.tokens_per_s * (1 - OPTIMALITY_TOLERANCE)
     return replace(best, proof=proof, status="optimal" if closed else "feasible", baselines=rules, fleet=limits)
 

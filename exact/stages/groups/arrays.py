@@ -167,13 +167,9 @@ class Shares(NamedTuple):
         (k,) micro-batches that a replica takes at most.
     turn
         (rows,) the first mix of each row that is not known to be too few.
-    known, flying
-        (rows, k) micro-batches that a replica of that mix takes at most, -1 where not known, and those in flight then.
     """
 
     seconds: FloatArray
     exchanged: FloatArray
     most: IntArray
     turn: IntArray
-    known: IntArray
-    flying: IntArray

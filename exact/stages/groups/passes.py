@@ -15,19 +15,18 @@ from __future__ import annotations
 import numpy as np
 
 from rlinit.arrays import IntArray
-from rlinit.exact.stages.groups.arrays import (
-    GroupData,
-    GroupLimits,
-    GroupSums,
-    Growing,
-    Lattice,
-    Shares,
-    StageRows,
-    VariantArrays,
+from rlinit.exact.stages.groups.arrays import GroupData, GroupLimits, GroupSums, Growing, Shares, StageRows
+from rlinit.exact.stages.groups.variants import (
+    ROUNDING,
+    choose_rows,
+    gather,
+    in_flight,
+    largest_share,
+    least_bytes,
+    moved_seconds,
+    new_rows,
 )
-from rlinit.exact.stages.groups.variants import ROUNDING, choose
-from rlinit.exact.stages.ideals.passes import entering, inclusion, leaving
-from rlinit.exact.stages.ideals.table import has_bit
+from rlinit.exact.stages.ideals.passes import inclusion
 from rlinit.kernels.compiled import njit
 
 LABEL_COLUMNS = 7
@@ -38,157 +37,8 @@ replicas (those of several kinds behind those of one), cell."""
 @njit(cache=True, nogil=True)
 def _new_shares(limits: GroupLimits) -> Shares:
     """Return room for what is known of mixes."""
-    num_rows, num_kinds = len(limits.mix_first) - 1, len(limits.counts)
-    real, known = np.zeros(num_kinds), np.zeros((num_rows, num_kinds), np.int64)
-    return Shares(real, real.copy(), np.zeros(num_kinds, np.int64), np.zeros(num_rows, np.int64), known, known.copy())
-
-
-@njit(cache=True, nogil=True)
-def new_rows(num_nodes: int, num_rows: int) -> StageRows:
-    """Return room for the rows of a stage of at most so many nodes and rows.
-
-    Parameters
-    ----------
-    num_nodes, num_rows
-        How many.
-    """
-    whole, real = np.zeros(num_nodes + 1, np.int64), np.zeros(num_rows)
-    row = np.zeros(num_rows, np.int64)
-    return StageRows(whole.copy(), whole.copy(), row, real.copy(), real.copy(), real.copy(), whole.copy())
-
-
-@njit(cache=True, nogil=True)
-def gather(i: int, j: int, c: int, bits, variants: VariantArrays, rows: StageRows) -> int:  # type: ignore[no-untyped-def]
-    """Write the rows of the stage between ideals i and j at a degree index; return its number of nodes.
-
-    Parameters
-    ----------
-    i, j
-        The ideals.
-    c
-        The degree index.
-    bits
-        (p, w) members of the ideals.
-    variants
-        Of all nodes.
-    rows
-        Where they are written, with busy seconds and gathers at borders.
-    """
-    n = len(variants.bit_of)
-    count, size = 0, 0
-    for bit in range(n):
-        if has_bit(bits[i], bit) or not has_bit(bits[j], bit):
-            continue
-        v = variants.node_of[bit]
-        rows.node[count], rows.first[count] = v, size
-        count += 1
-        at, before, after = c * n + v, variants.pred_indptr[v], variants.succ_indptr[v]
-        num_before = variants.pred_indptr[v + 1] - before
-        for r in range(variants.row_indptr[at], variants.row_indptr[at + 1]):
-            seconds, sync = variants.time[r], variants.sync_indptr[r]
-            for q in range(num_before):
-                if has_bit(bits[i], variants.bit_of[variants.pred[before + q]]):
-                    seconds += variants.sync_s[sync + q]
-            for q in range(variants.succ_indptr[v + 1] - after):
-                if not has_bit(bits[j], variants.bit_of[variants.succ[after + q]]):
-                    seconds += variants.sync_s[sync + num_before + q]
-            rows.row[size], rows.busy[size] = r, seconds
-            size += 1
-    rows.first[count] = size
-    return count
-
-
-@njit(cache=True, nogil=True)
-def choose_rows(
-    count: int, most: float, share: float, y: int, part: float, memory: float, variants: VariantArrays, rows: StageRows
-) -> int:
-    """Choose variants of a stage's gathered rows within so many seconds and the memory; see `choose`.
-
-    Parameters
-    ----------
-    count, most
-        Its nodes, and seconds that they may take.
-    share
-        What gradients count.
-    y, part
-        Micro-batches in flight, and the part that a replica has of what all share.
-    memory
-        Bytes.
-    variants, rows
-        Of all nodes, and those of the stage as `gather` wrote them; `choice` is written.
-    """
-    for at in range(rows.first[count]):
-        r = rows.row[at]
-        rows.cost[at] = rows.busy[at] + share * variants.gradient[r]
-        rows.size[at] = variants.held[r] * y + variants.fixed[r] + variants.shared[r] * part
-    return choose(rows.first[: count + 1], rows.cost, rows.size, most, memory, rows.choice)
-
-
-@njit(cache=True, nogil=True)
-def largest_share(
-    i: int, j: int, c: int, x: int, behind: int, limit: float, most: int, data: GroupData, rows: StageRows
-) -> tuple[int, int]:
-    """Return the most micro-batches of a batch that each replica of a form may take in a stage on several kinds.
-
-    Its variants are in `rows`. Also returned is how many choices of variants were too many to list.
-
-    Parameters
-    ----------
-    i, j, c, x
-        The ideals of the stage, the form, and the index of its replicas of all kinds.
-    behind
-        Replicas from the stage on.
-    limit, most
-        Seconds at most, and micro-batches that are enough.
-    data, rows
-        As for `group_pass`, and room for the stage.
-    """
-    _, variants, limits, lattice = data
-    count, n = gather(i, j, c, lattice.crossings.bits, variants, rows), limits.microbatches
-    exchanged, moved = 0.0, moved_seconds(i, j, c, lattice)
-    seconds = moved
-    for q in range(count):
-        exchanged += limits.most_params[c, rows.node[q]]
-        seconds += rows.busy[rows.first[q] : rows.first[q + 1]].min()
-    left = limit - limits.mix_s[c, x] * exchanged
-    if left < 0.0:
-        return 0, 0
-    high = most if seconds <= left else min(most, int(left * n / seconds * (1.0 + 1e-9)))
-    low, taken, unknown = 0, high, 0
-    while taken > 0:
-        part = max(taken / n, 1.0 / limits.mix_total[x])
-        y = in_flight(behind, taken, 1, limits)
-        answer = choose_rows(count, left * (n / taken) - moved, 0.0, y, part, limits.memory[c], variants, rows)
-        unknown += answer < 0
-        if answer == 1:
-            low = taken
-        else:
-            high = taken - 1
-        if low == high:
-            if answer == 1 or low == 0:
-                break
-            taken = low  # its choice once more
-        else:
-            taken = (low + high + 1) // 2
-    return low, unknown
-
-
-@njit(cache=True, nogil=True, inline="always")
-def in_flight(behind: int, taken: int, more: int, limits: GroupLimits) -> int:
-    """Return the micro-batches in flight of a stage, where so many are the replicas from it on.
-
-    Parameters
-    ----------
-    behind, taken
-        Replicas from the stage on, and micro-batches of a batch that a replica takes.
-    more
-        1 for a stage on several kinds, else 0.
-    limits
-        How they count.
-    """
-    if limits.flying == 0:
-        return 1
-    return min(taken, -(-behind * taken // limits.microbatches) + more) if limits.flying == 1 else taken
+    real = np.zeros(len(limits.counts))
+    return Shares(real, real.copy(), np.zeros(len(real), np.int64), np.zeros(len(limits.mix_first) - 1, np.int64))
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -204,41 +54,11 @@ def least_in_flight(behind: int, limits: GroupLimits) -> int:
     return min(taken, -(-(behind + most) // most)) if limits.flying == 1 else in_flight(behind, taken, 0, limits)
 
 
-@njit(cache=True, nogil=True)
-def moved_seconds(i: int, j: int, c: int, lattice: Lattice) -> float:
-    """Return the seconds of the tensors that enter or leave the stage between two ideals.
-
-    Parameters
-    ----------
-    i, j, c, lattice
-        The ideals, and the degree index.
-    """
-    bits, _, cross_indptr, cross, source_bit, consumer_indptr, consumer_bit = lattice.crossings
-    seconds = entering(i, j, c, bits, cross_indptr, cross, consumer_indptr, consumer_bit, lattice.transfer_s)
-    return float(seconds + leaving(i, j, c, bits, cross_indptr, cross, source_bit, lattice.transfer_s))
-
-
-@njit(cache=True, nogil=True, inline="always")
-def least_bytes(i: int, j: int, c: int, y: int, part: float, sums: GroupSums) -> float:
-    """Return the bytes that a device of the stage between two ideals holds at least.
-
-    Parameters
-    ----------
-    i, j, c, y, part
-        The ideals, the degree index, micro-batches in flight, and the part that a replica has of what all share.
-    sums
-        Of the ideals.
-    """
-    held, shared = sums.held[j, c] - sums.held[i, c], sums.shared[j, c] - sums.shared[i, c]
-    return float(sums.fixed[j, c] - sums.fixed[i, c] + y * (held - sums.error_bytes[c]) + part * shared)
-
-
 @njit(cache=True, nogil=True, inline="always")
 def _begin_shares(i: int, j: int, g: int, limit: float, data: GroupData, shares: Shares) -> bool:
     """Write what stages between two ideals take on each kind, at least; return whether two kinds may have a part."""
     sums, _, limits, lattice = data
     shares.turn[:] = limits.mix_first[:-1]
-    shares.known[:] = -1
     kinds = 0
     for k in range(len(shares.seconds)):
         c, shares.seconds[k] = limits.form_of[g, k], np.inf
@@ -251,7 +71,7 @@ def _begin_shares(i: int, j: int, g: int, limit: float, data: GroupData, shares:
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _tightened(i: int, j: int, c: int, x: int, behind: int, most: int, sums: GroupSums, limits: GroupLimits) -> int:
+def _within_memory(i: int, j: int, c: int, x: int, behind: int, most: int, sums: GroupSums, limits: GroupLimits) -> int:
     """Return no less than `largest_share`, where so many are enough, by the least bytes of each node."""
     low, taken = 0, most
     while low < most:
@@ -264,40 +84,34 @@ def _tightened(i: int, j: int, c: int, x: int, behind: int, most: int, sums: Gro
     return most
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True)
 def _make_up_batch(
-    i: int, j: int, g: int, row: int, x: int, s: int, limit: float, data: GroupData, rows: StageRows, shares: Shares
+    i: int, j: int, g: int, x: int, s: int, limit: float, data: GroupData, rows: StageRows, shares: Shares
 ) -> tuple[bool, int]:
     """Return whether the replicas of a mix make up a batch, and how many choices were too many to list.
 
     By the time that each kind has at most, then by its bytes at least, then by its best choice.
     """
     sums, _, limits, _ = data
-    unknown, total, n, fresh = 0, 0, limits.microbatches, shares.known[row].max() < 0
-    for k in range(len(limits.counts)):
-        d, c = limits.mixes[x, k], limits.form_of[g, k]
-        if d and fresh:
-            left = limit - limits.mix_s[c, x] * shares.exchanged[k]
-            shares.most[k] = 0
-            if left >= 0.0:
-                shares.most[k] = n if shares.seconds[k] <= left else int(left * n / shares.seconds[k])
-            total += d * shares.most[k] if shares.most[k] else -n * s
-        elif d:
-            shares.most[k] = shares.known[row, k]
-            total += d * shares.most[k]
-    for exact in range(2):
+    unknown, total, n = 0, 0, limits.microbatches
+    for closer in range(3):
         for k in range(len(limits.counts)):
             d, c, most = limits.mixes[x, k], limits.form_of[g, k], shares.most[k]
-            if d == 0 or total < n or (not fresh and in_flight(s, most, 1, limits) == shares.flying[row, k]):
+            if d == 0 or (closer and total < n):
                 continue
-            if exact:
-                shares.most[k], missed = largest_share(i, j, c, x, s, limit, most, data, rows)
-                unknown += missed
-                shares.known[row, k] = shares.most[k]
-                shares.flying[row, k] = in_flight(s, shares.most[k], 1, limits)
+            if closer == 0:
+                left, most = limit - limits.mix_s[c, x] * shares.exchanged[k], 0
+                if left >= 0.0:
+                    most = n if shares.seconds[k] <= left else int(left * n / shares.seconds[k])
             else:
-                shares.most[k] = _tightened(i, j, c, x, s, most, sums, limits)
-            total += d * (shares.most[k] - most) if shares.most[k] else -n * s
+                total -= d * most
+                if closer == 1:
+                    most = _within_memory(i, j, c, x, s, most, sums, limits)
+                else:
+                    most, missed = largest_share(i, j, c, x, s, limit, most, data, rows)
+                    unknown += missed
+            shares.most[k] = most
+            total += d * most if most else -n * s
     return total >= n, unknown
 
 
@@ -346,7 +160,7 @@ def _extend_mixed(
                     if label == end:
                         break
                     s = behind + limits.mix_total[x]
-                    enough, missed = _make_up_batch(i, j, g, row, x, s, limit, data, rows, shares)
+                    enough, missed = _make_up_batch(i, j, g, x, s, limit, data, rows, shares)
                     met, unknown = met + 20, unknown + missed
                     if enough:
                         met += end - label
@@ -356,7 +170,6 @@ def _extend_mixed(
                                 _note(best[to], came[to], taken, s, j, after, any_form, len(limits.replicas) + x)
                         break
                     shares.turn[row] = x + 1
-                    shares.known[row] = -1
             begin = end
     return met, unknown
 

@@ -10,16 +10,8 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget, reserve
 from rlinit.exact.stages.groups.arrays import GroupData, GroupLimits, GroupSums, Lattice, VariantArrays
-from rlinit.exact.stages.groups.passes import (
-    LABEL_COLUMNS,
-    choose_rows,
-    gather,
-    group_pass,
-    in_flight,
-    largest_share,
-    moved_seconds,
-    new_rows,
-)
+from rlinit.exact.stages.groups.passes import LABEL_COLUMNS, group_pass
+from rlinit.exact.stages.groups.variants import choose_rows, gather, in_flight, largest_share, moved_seconds, new_rows
 from rlinit.exact.stages.ideals.enumeration import Ideals, enumerate_ideals
 from rlinit.exact.stages.ideals.node_merging import MergedProblem
 from rlinit.exact.stages.ideals.table import IdealTable, quantized
@@ -43,12 +35,16 @@ CLOSE = 1e-7
 _QUOTA = 2_000_000
 """Steps between looks at the budget."""
 
-_FIRST_STEP, _GALLOP = 0.5 * CLOSE, 32.0
-"""Below a plan the first threshold is lower by this part of it, as it is mostly the best. Where each pass takes long, a
-plan found there widens the step by this factor; else the interval is halved until a pass finds none."""
+_FIRST_STEP = 0.5 * CLOSE
+"""Below a plan the first threshold is lower by this part of it, as it is mostly the best; if a plan is found there, the
+interval is halved until a pass finds none."""
 
-_FIRST_EXCESS, _GROWTH = 0.02, 2.0
-"""The first threshold is this much above the lower bound, and the excess grows by this factor."""
+_FIRST_EXCESS, _GROWTH, _MOST_EXCESS = 0.02, 2.0, 30.0
+"""The first threshold is this part of the lower bound above it, the excess grows by this factor, and from so many times
+the lower bound on, any seconds will do: mostly there is no plan then."""
+
+_ANY_SECONDS = 1e300
+"""Seconds that no stage exceeds; a threshold that can still be multiplied by numbers of micro-batches."""
 
 _FLYING = {"one": 0, "behind": 1, "batch": 2}
 
@@ -213,16 +209,6 @@ class GroupSearch:
         cells = max(2 * len(used), 64)
         self.labels = np.zeros((cells * (problem.most_replicas + 2), LABEL_COLUMNS), np.int64)
 
-    def limits(self, more_bytes: float | FloatArray = 0.0) -> GroupLimits:
-        """Return what there is of devices, replicas and memory.
-
-        Parameters
-        ----------
-        more_bytes
-            Of each device, beside the problem's, or (c,) by form.
-        """
-        return self._limits._replace(memory=(self.problem.memory_bytes + more_bytes) * CAPACITY_SLACK)
-
     def run(self, limit: float, budget: Budget, more_bytes: float | FloatArray = 0.0) -> GroupPass:
         """Look for a plan of stages within a threshold.
 
@@ -235,7 +221,8 @@ class GroupSearch:
         more_bytes
             Of each device, beside the problem's, or (c,) by form.
         """
-        limits, p = self.limits(more_bytes), self.table.num_ideals
+        limits = self._limits._replace(memory=(self.problem.memory_bytes + more_bytes) * CAPACITY_SLACK)
+        p = self.table.num_ideals
         ends, least = np.zeros(p + 1, np.int64), np.zeros(p, np.int64)
         self.labels[0] = (0, 0, -1, -1, -1, -1, 0)
         ends[p - 1] = 1
@@ -310,8 +297,8 @@ def solve_groups(
     lower: float,
     upper: float,
     budget: Budget,
-    on_solution: Callable[[GroupedStages], None] | None = None,
-    on_bound: Callable[[float], None] | None = None,
+    on_solution: Callable[[GroupedStages], object] | None = None,
+    on_bound: Callable[[float], object] | None = None,
 ) -> StageResult[GroupedStages]:
     """Return the plan of the least bottleneck over some ideals.
 
@@ -337,7 +324,6 @@ def solve_groups(
     reached: tuple[float, ...] = ()
     value, bound, steps, step = upper, lower, 0, _FIRST_STEP
     excess = _FIRST_EXCESS * lower if lower > 0 else 0.0
-    most = _most_seconds(problem)
     order = problem.structure.order
     complete, wide = True, ideals.num_ideals > problem.num_nodes + 1
     while value > bound * (1.0 + CLOSE):
@@ -345,7 +331,7 @@ def solve_groups(
         if value < np.inf:
             limit = min(ceiling, max(0.5 * (bound + value), bound * (1.0 + CLOSE), value * (1.0 - step)))
         else:
-            limit = most if excess <= 0.0 or bound + excess >= most else bound + excess
+            limit = bound + excess if 0.0 < excess <= _MOST_EXCESS * lower else _ANY_SECONDS
         found = search.run(limit, budget)
         steps += found.steps
         if found.ended:
@@ -362,13 +348,13 @@ def solve_groups(
                 if better.assignment is not None and better.value is not None:
                     best, reached = better.assignment, better.value
                     value = reached[0]
-            step = step * _GALLOP if wide else 1.0
+            step = 1.0
             continue
         if not found.exact:
             complete = False
             break
-        if limit >= min(most, ceiling):
-            bound = value if value < np.inf else limit
+        if limit >= min(_ANY_SECONDS, ceiling):
+            bound = value
             break
         bound = limit
         excess *= _GROWTH
@@ -378,24 +364,6 @@ def solve_groups(
     if best is None:
         return StageResult(None, None, (min(bound, value),), "infeasible" if complete else "no_solution", steps)
     return StageResult(best, reached, (min(bound, value),), "optimal" if complete else "feasible", steps)
-
-
-def _most_seconds(problem: GroupProblem) -> float:
-    """Return seconds that no stage exceeds."""
-    largest = np.zeros(len(problem.row_indptr) - 1)
-    count = np.diff(problem.row_indptr)
-    sync = np.add.reduceat(np.append(problem.sync_s, 0.0), problem.sync_indptr[:-1]) * (
-        np.diff(problem.sync_indptr) > 0
-    )
-    busy = problem.time_s + problem.gradient_s * (problem.gradient_share / problem.replicas).max() + sync
-    exchange = problem.mix_s.max(initial=0.0) * problem.most_param_bytes.max(axis=0).sum()
-    largest[count > 0] = np.maximum.reduceat(busy, problem.row_indptr[:-1][count > 0])
-    whole = (
-        largest.reshape(len(problem.degrees), -1).max(axis=0).sum()
-        + 2.0 * problem.transfer_s.max(axis=0).sum()
-        + exchange
-    )
-    return float(whole) * (1.0 + 1e-9) + np.finfo(np.float64).tiny
 
 
 def missing_bytes(problem: GroupProblem, ideals: Ideals, budget: Budget, kind: int | None = None) -> float | None:
@@ -410,13 +378,13 @@ def missing_bytes(problem: GroupProblem, ideals: Ideals, budget: Budget, kind: i
     kind
         Only devices of this kind are too small; None where it is all.
     """
-    search, most = GroupSearch(problem, ideals), _most_seconds(problem)
+    search = GroupSearch(problem, ideals)
     where = np.where(problem.kind == kind, 1.0, 0.0) if kind is not None else np.ones(len(problem.degrees))
-    if kind is not None and search.run(most, budget, np.where(where > 0.0, np.inf, 0.0)).plan is None:
+    if kind is not None and search.run(_ANY_SECONDS, budget, np.where(where > 0.0, np.inf, 0.0)).plan is None:
         return None
     low, high = 0.0, float(problem.memory_bytes[where > 0.0].max())
     while True:
-        found = search.run(most, budget, high * where)
+        found = search.run(_ANY_SECONDS, budget, high * where)
         if found.ended or not np.isfinite(high):
             return None
         if found.plan is not None:
@@ -424,7 +392,7 @@ def missing_bytes(problem: GroupProblem, ideals: Ideals, budget: Budget, kind: i
         low, high = high, 2.0 * high
     for _ in range(_FULL_STEPS):
         middle = 0.5 * (low + high)
-        found = search.run(most, budget, middle * where)
+        found = search.run(_ANY_SECONDS, budget, middle * where)
         if found.ended:
             return None
         low, high = (low, middle) if found.plan is not None else (middle, high)

@@ -3,14 +3,18 @@
 Nodes are taken one after the other, and of all choices so far those are kept that no other is as fast as in as few
 bytes. Equal layers need no listing so: however many there are, choices that differ by which of them is recomputed are
 as large, and the fastest is kept. A multiplier of the memory, from the Lagrangian dual, drops choices that cannot end
-within both limits.
+within both limits. What a stage between two ideals has to choose from is gathered here as well.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
+from rlinit.exact.stages.groups.arrays import GroupData, GroupLimits, GroupSums, Lattice, StageRows, VariantArrays
+from rlinit.exact.stages.ideals.passes import entering, leaving
+from rlinit.exact.stages.ideals.table import has_bit
 from rlinit.kernels.compiled import njit
 
 MOST_CHOICES = 20_000
@@ -101,42 +105,22 @@ def _least_behind(first: IntArray, value: FloatArray) -> FloatArray:
 
 @njit(cache=True, nogil=True)
 def _worth_listing(
-    first: IntArray, cost: FloatArray, size: FloatArray, price: float, most_both: float, node: IntArray, row: IntArray
-) -> tuple[IntArray, int]:
-    """Write the rows that a choice within the limits may have, those of nodes with a single one last.
+    first: IntArray, cost: FloatArray, size: FloatArray, price: float, most_both: float
+) -> NDArray[np.bool_]:
+    """Return the rows that a choice within the limits may have.
 
     A row is out where no choice with it is within the priced limit, or where another is as fast in as few bytes.
-    Returns where each node's rows begin, and how many nodes have several.
     """
-    k = len(first) - 1
-    both = cost + price * size
+    both, kept = cost + price * size, np.zeros(first[-1], np.bool_)
     spare = most_both - _least_behind(first, both)[0]
-    start = np.zeros(k + 1, np.int64)
-    kept, single = np.zeros(first[k], np.bool_), np.zeros(k, np.bool_)
-    for x in range(k):
+    for x in range(len(first) - 1):
         least = both[first[x] : first[x + 1]].min()
-        count = 0
         for r in range(first[x], first[x + 1]):
             kept[r] = both[r] - least <= spare
             for s in range(first[x], first[x + 1]):
                 if cost[s] <= cost[r] and size[s] <= size[r] and (cost[s] < cost[r] or size[s] < size[r] or s < r):
                     kept[r] = False
-            count += kept[r]
-        single[x] = count == 1
-    several = 0
-    at, end = 0, 0
-    for wanted in (False, True):
-        for x in range(k):
-            if single[x] == wanted:
-                node[at] = x
-                at += 1
-                several += not wanted
-                for r in range(first[x], first[x + 1]):
-                    if kept[r]:
-                        row[end] = r
-                        end += 1
-                start[at] = end
-    return start, several
+    return kept
 
 
 @njit(cache=True, nogil=True)
@@ -171,30 +155,24 @@ def _listed(
 ) -> int:
     """Choose by listing the sums that are worth keeping after each node; see `choose`."""
     most_both = (most_cost + price * most_size) * (1.0 + ROUNDING)
-    node, row = np.zeros(len(first) - 1, np.int64), np.zeros(first[-1], np.int64)
-    start, k = _worth_listing(first, cost, size, price, most_both, node, row)
+    kept = _worth_listing(first, cost, size, price, most_both)
     # Kept sums of all nodes, one after the other: seconds, bytes, the sum that it came from, the row.
     sums = np.zeros((64, 2))
     back = np.zeros((64, 2), np.int64)
-    for x in range(k, len(node)):
-        choice[node[x]] = row[start[x]]
-        sums[0, 0] += cost[row[start[x]]]
-        sums[0, 1] += size[row[start[x]]]
-    row = row[: start[k]]
-    start = start[: k + 1]
-    rest_cost, rest_size = _least_behind(start, cost[row]), _least_behind(start, size[row])
-    rest_both = _least_behind(start, cost[row] + price * size[row])
+    rest_cost, rest_size = _least_behind(first, cost), _least_behind(first, size)
+    rest_both = _least_behind(first, cost + price * size)
     begin, end = 0, 1
-    for x in range(k):
-        options = start[x + 1] - start[x]
+    for x in range(len(first) - 1):
+        options = first[x + 1] - first[x]
         new = np.empty(((end - begin) * options, 2))
         source = np.empty(((end - begin) * options, 2), np.int64)
         count = 0
         for at in range(begin, end):
-            for r in row[start[x] : start[x + 1]]:
+            for r in range(first[x], first[x + 1]):
                 a, b = sums[at, 0] + cost[r], sums[at, 1] + size[r]
                 if (
-                    a + rest_cost[x + 1] <= most_cost
+                    kept[r]
+                    and a + rest_cost[x + 1] <= most_cost
                     and b + rest_size[x + 1] <= most_size
                     and a + price * b + rest_both[x + 1] <= most_both
                 ):
@@ -211,7 +189,184 @@ def _listed(
         if end - begin > MOST_CHOICES:
             return -1
     at = end - 1  # the fastest of those that fit
-    for x in range(k - 1, -1, -1):
-        choice[node[x]] = back[at, 1]
+    for x in range(len(first) - 2, -1, -1):
+        choice[x] = back[at, 1]
         at = back[at, 0]
     return 1
+
+
+@njit(cache=True, nogil=True)
+def new_rows(num_nodes: int, num_rows: int) -> StageRows:
+    """Return room for the rows of a stage of at most so many nodes and rows.
+
+    Parameters
+    ----------
+    num_nodes, num_rows
+        How many.
+    """
+    whole, real = np.zeros(num_nodes + 1, np.int64), np.zeros(num_rows)
+    row = np.zeros(num_rows, np.int64)
+    return StageRows(whole.copy(), whole.copy(), row, real.copy(), real.copy(), real.copy(), whole.copy())
+
+
+@njit(cache=True, nogil=True)
+def moved_seconds(i: int, j: int, c: int, lattice: Lattice) -> float:
+    """Return the seconds of the tensors that enter or leave the stage between two ideals.
+
+    Parameters
+    ----------
+    i, j, c, lattice
+        The ideals, and the degree index.
+    """
+    bits, _, cross_indptr, cross, source_bit, consumer_indptr, consumer_bit = lattice.crossings
+    seconds = entering(i, j, c, bits, cross_indptr, cross, consumer_indptr, consumer_bit, lattice.transfer_s)
+    return float(seconds + leaving(i, j, c, bits, cross_indptr, cross, source_bit, lattice.transfer_s))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def in_flight(behind: int, taken: int, more: int, limits: GroupLimits) -> int:
+    """Return the micro-batches in flight of a stage, where so many are the replicas from it on.
+
+    Parameters
+    ----------
+    behind, taken
+        Replicas from the stage on, and micro-batches of a batch that a replica takes.
+    more
+        1 for a stage on several kinds, else 0.
+    limits
+        How they count.
+    """
+    if limits.flying == 0:
+        return 1
+    return min(taken, -(-behind * taken // limits.microbatches) + more) if limits.flying == 1 else taken
+
+
+@njit(cache=True, nogil=True, inline="always")
+def least_bytes(i: int, j: int, c: int, y: int, part: float, sums: GroupSums) -> float:
+    """Return the bytes that a device of the stage between two ideals holds at least.
+
+    Parameters
+    ----------
+    i, j, c, y, part
+        The ideals, the degree index, micro-batches in flight, and the part that a replica has of what all share.
+    sums
+        Of the ideals.
+    """
+    held, shared = sums.held[j, c] - sums.held[i, c], sums.shared[j, c] - sums.shared[i, c]
+    return float(sums.fixed[j, c] - sums.fixed[i, c] + y * (held - sums.error_bytes[c]) + part * shared)
+
+
+@njit(cache=True, nogil=True)
+def gather(i: int, j: int, c: int, bits, variants: VariantArrays, rows: StageRows) -> int:  # type: ignore[no-untyped-def]
+    """Write the rows of the stage between ideals i and j at a degree index; return its number of nodes.
+
+    Parameters
+    ----------
+    i, j
+        The ideals.
+    c
+        The degree index.
+    bits
+        (p, w) members of the ideals.
+    variants
+        Of all nodes.
+    rows
+        Where they are written, with busy seconds and gathers at borders.
+    """
+    n = len(variants.bit_of)
+    count, size = 0, 0
+    for bit in range(n):
+        if has_bit(bits[i], bit) or not has_bit(bits[j], bit):
+            continue
+        v = variants.node_of[bit]
+        rows.node[count], rows.first[count] = v, size
+        count += 1
+        at, before, after = c * n + v, variants.pred_indptr[v], variants.succ_indptr[v]
+        num_before = variants.pred_indptr[v + 1] - before
+        for r in range(variants.row_indptr[at], variants.row_indptr[at + 1]):
+            seconds, sync = variants.time[r], variants.sync_indptr[r]
+            for q in range(num_before):
+                if has_bit(bits[i], variants.bit_of[variants.pred[before + q]]):
+                    seconds += variants.sync_s[sync + q]
+            for q in range(variants.succ_indptr[v + 1] - after):
+                if not has_bit(bits[j], variants.bit_of[variants.succ[after + q]]):
+                    seconds += variants.sync_s[sync + num_before + q]
+            rows.row[size], rows.busy[size] = r, seconds
+            size += 1
+    rows.first[count] = size
+    return count
+
+
+@njit(cache=True, nogil=True)
+def choose_rows(
+    count: int, most: float, share: float, y: int, part: float, memory: float, variants: VariantArrays, rows: StageRows
+) -> int:
+    """Choose variants of a stage's gathered rows within so many seconds and the memory; see `choose`.
+
+    Parameters
+    ----------
+    count, most
+        Its nodes, and seconds that they may take.
+    share
+        What gradients count.
+    y, part
+        Micro-batches in flight, and the part that a replica has of what all share.
+    memory
+        Bytes.
+    variants, rows
+        Of all nodes, and those of the stage as `gather` wrote them; `choice` is written.
+    """
+    for at in range(rows.first[count]):
+        r = rows.row[at]
+        rows.cost[at] = rows.busy[at] + share * variants.gradient[r]
+        rows.size[at] = variants.held[r] * y + variants.fixed[r] + variants.shared[r] * part
+    return choose(rows.first[: count + 1], rows.cost, rows.size, most, memory, rows.choice)
+
+
+@njit(cache=True, nogil=True)
+def largest_share(
+    i: int, j: int, c: int, x: int, behind: int, limit: float, most: int, data: GroupData, rows: StageRows
+) -> tuple[int, int]:
+    """Return the most micro-batches of a batch that each replica of a form may take in a stage on several kinds.
+
+    Its variants are in `rows`. Also returned is how many choices of variants were too many to list.
+
+    Parameters
+    ----------
+    i, j, c, x
+        The ideals of the stage, the form, and the index of its replicas of all kinds.
+    behind
+        Replicas from the stage on.
+    limit, most
+        Seconds at most, and micro-batches that are enough.
+    data, rows
+        As for `group_pass`, and room for the stage.
+    """
+    _, variants, limits, lattice = data
+    count, n = gather(i, j, c, lattice.crossings.bits, variants, rows), limits.microbatches
+    exchanged, moved = 0.0, moved_seconds(i, j, c, lattice)
+    seconds = moved
+    for q in range(count):
+        exchanged += limits.most_params[c, rows.node[q]]
+        seconds += rows.busy[rows.first[q] : rows.first[q + 1]].min()
+    left = limit - limits.mix_s[c, x] * exchanged
+    if left < 0.0:
+        return 0, 0
+    high = most if seconds <= left else min(most, int(left * n / seconds * (1.0 + 1e-9)))
+    low, taken, unknown = 0, high, 0
+    while taken > 0:
+        part = max(taken / n, 1.0 / limits.mix_total[x])
+        y = in_flight(behind, taken, 1, limits)
+        answer = choose_rows(count, left * (n / taken) - moved, 0.0, y, part, limits.memory[c], variants, rows)
+        unknown += answer < 0
+        if answer == 1:
+            low = taken
+        else:
+            high = taken - 1
+        if low == high:
+            if answer == 1 or low == 0:
+                break
+            taken = low  # its choice once more
+        else:
+            taken = (low + high + 1) // 2
+    return low, unknown

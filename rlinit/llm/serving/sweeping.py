@@ -238,6 +238,10 @@ def _expand(
     n, num_layers, goal = sweep.crossing.shape[1], len(sweep.classes), sweep.covers.shape[2] - 1
     taken, child, cost = np.zeros(n + 1, np.int64), np.empty_like(state), np.empty_like(costs)
     missing = goal - state[:n].sum(axis=0)
+    missed = np.zeros((len(costs), len(missing) + 1))
+    for m in range(len(costs)):
+        for o in range(min(len(missing), num_layers - layer)):
+            missed[m, o + 1] = missed[m, o] + sweep.covers[m, sweep.classes[layer + o], missing[o]]
     waits = int(state[2 * n, : n + 1].sum())
     for k in range(len(sweep.counts)):
         closed = False
@@ -252,12 +256,15 @@ def _expand(
                 closed = True
             if flow == 0:
                 continue
+            score = -np.inf
             for m in range(len(costs)):
                 cost[m] = costs[m] + sweep.prices[m, k]
+                cost[m] -= missed[m, span]
                 for o in range(span):
-                    row = sweep.covers[m, sweep.classes[layer + o]]
-                    cost[m] += row[missing[o] - flow] - row[missing[o]]
-            score = cost.max()
+                    cost[m] += sweep.covers[m, sweep.classes[layer + o], missing[o] - flow]
+                score = max(score, cost[m])
+                if score > SAFETY:
+                    break
             if score > SAFETY:
                 continue
             child[:] = state

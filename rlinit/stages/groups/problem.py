@@ -66,7 +66,7 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.hardware import CAPACITY_SLACK
-from rlinit.stages.problem import StageProblem
+from rlinit.stages.problem import StageProblem, crossings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -223,7 +223,7 @@ def group_uses(problem: GroupProblem, plan: GroupedStages) -> list[dict[int, Gro
     """
     d, several = plan.replicas.sum(axis=1), (plan.replicas > 0).sum(axis=1) > 1
     behind, forms, uses = np.cumsum(d[::-1])[::-1].tolist(), problem.forms, [dict[int, GroupUse]() for _ in d]
-    borders = _borders(problem.structure, plan.stage)
+    borders = _borders(problem.structure, plan.stage, len(d))
     for k in range(len(problem.counts)):
         stages, form = np.flatnonzero(plan.replicas[:, k]), np.full(len(d), -1)
         form[stages] = [forms[t, k] for t in plan.degree[stages].tolist()]
@@ -260,18 +260,16 @@ class _Borders(NamedTuple):
     far: IntArray
 
 
-def _borders(structure: StageProblem, stage: IntArray) -> _Borders:
-    tensor_of = np.repeat(np.arange(structure.num_tensors), np.diff(structure.tensor_indptr))
-    maker, reader = stage[structure.tensor_src][tensor_of], stage[structure.tensor_dst]
-    enters = np.unique(np.stack([reader, tensor_of])[:, maker != reader], axis=1)
-    left = np.unique(enters[1])
+def _borders(structure: StageProblem, stage: IntArray, k: int) -> _Borders:
+    made, enters, leaves = crossings(structure, stage, k)
+    left = np.flatnonzero(leaves)
     nodes, before, after = np.arange(len(stage)), np.diff(structure.pred_indptr), np.diff(structure.succ_indptr)
     node = np.concatenate([np.repeat(nodes, before), np.repeat(nodes, after)])
     place_of_pred = np.arange(len(structure.pred)) - np.repeat(structure.pred_indptr[:-1], before)
     place_of_succ = np.arange(len(structure.succ)) - np.repeat(structure.succ_indptr[:-1] - before, after)
     places = np.stack([node, np.concatenate([place_of_pred, place_of_succ])])
     far = places[:, stage[node] != stage[np.concatenate([structure.pred, structure.succ])]]
-    return _Borders(enters, np.stack([stage[structure.tensor_src[left]], left]), far)
+    return _Borders(np.stack([enters % k, enters // k]), np.stack([made[left], left]), far)
 
 
 def _sums(problem: GroupProblem, stage: IntArray, form: IntArray, row: IntArray, borders: _Borders) -> FloatArray:
