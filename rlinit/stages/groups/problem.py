@@ -138,7 +138,7 @@ class GroupProblem:
         return self.structure.num_nodes
 
     @property
-    def columns(self) -> tuple[FloatArray, ...]:
+    def columns(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
         """What variants take, (r,) each: seconds, gradients, bytes in flight, once, and shared."""
         return self.time_s, self.gradient_s, self.held_bytes, self.fixed_bytes, self.shared_bytes
 
