@@ -231,7 +231,7 @@ _AUTO: Strategy[PlacementSearch] = (
         0.5,
         (_MIDDLING, _CONSTRAINTS),
         because="from a good schedule it closes 100 tasks, and flexible job shops of 240 operations, in seconds "
-        "(benchmarks.families.task_graphs); ledger, 10 s: 0.56 (0.44 to 0.71) on 2 problems, both proven by it alone",
+        "(benchmarks.families.task_graphs); ledger, 10 s: 0.56 (0.43 to 0.71) on 2 problems, both proven by it alone",
     ),
     Phase(
         "blocks",
