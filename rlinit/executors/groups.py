@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from itertools import accumulate
+from itertools import product
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ import torch.distributed as dist
 from rlinit.errors import ExecutionFailure, InvalidPlan
 from rlinit.executors.lowering.decoders import DecoderStage, check_decoder
 from rlinit.executors.pipeline import joined_group, microbatch_sizes
-from rlinit.plan import Plan, StageUse
+from rlinit.plan import Plan
 from rlinit.stages.groups.decoder_spans import decoder_spans, recomputed_layers, rules_of_equal_shares
 
 Loss = Callable[[Any, Any], Any]
@@ -46,36 +46,6 @@ class GroupedStep:
     loss: float | None
     seconds: float
     in_flight: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Ranks:
-    """Ranks of processes by stage, replica and member of the tensor group."""
-
-    uses: Sequence[StageUse]
-
-    @property
-    def first(self) -> list[int]:
-        """First rank of each stage, and the number of processes."""
-        return [0, *accumulate(use.replicas * use.tensor_parallel for use in self.uses)]
-
-    def of(self, stage: int, replica: int, member: int) -> int:
-        """Return the rank of a member of a replica of a stage."""
-        return self.first[stage] + replica * self.uses[stage].tensor_parallel + member
-
-    def place(self, rank: int) -> tuple[int, int, int]:
-        """Return stage, replica and member of a rank."""
-        first = self.first
-        stage = next(j for j in range(len(self.uses)) if rank < first[j + 1])
-        return (stage, *divmod(rank - first[stage], self.uses[stage].tensor_parallel))
-
-    def members(self, stage: int, replica: int) -> list[int]:
-        """Return the ranks of a tensor group."""
-        return [self.of(stage, replica, k) for k in range(self.uses[stage].tensor_parallel)]
-
-    def peers(self, stage: int, member: int) -> list[int]:
-        """Return the ranks that hold the same part as a member, one of each replica."""
-        return [self.of(stage, r, member) for r in range(self.uses[stage].replicas)]
 
 
 @dataclass(slots=True)
@@ -116,12 +86,16 @@ class DistributedModel:
         check_decoder(model, [use.tensor_parallel for use in plan.stages])
         spans = decoder_spans(plan, model.config.num_hidden_layers)
         self._mine = joined_group(time_limit_s)
-        self._ranks = _Ranks(plan.stages)
-        if dist.get_world_size() != self._ranks.first[-1]:
+        self._uses, sizes = plan.stages, [(use.replicas, use.tensor_parallel) for use in plan.stages]
+        # stage, replica and member of the tensor group, by rank
+        self._places: list[tuple[int, ...]] = [
+            (j, *place) for j, size in enumerate(sizes) for place in product(*map(range, size))
+        ]
+        if dist.get_world_size() != len(self._places):
             raise InvalidPlan(
-                f"there are {dist.get_world_size()} processes for {self._ranks.first[-1]} devices; expected one each"
+                f"there are {dist.get_world_size()} processes for {len(self._places)} devices; expected one each"
             )
-        self.stage, self.replica, self.member = self._ranks.place(dist.get_rank())
+        self.stage, self.replica, self.member = self._places[dist.get_rank()]
         self.use = plan.stages[self.stage]
         self._members, self._replicas, self._ends = self._groups(time_limit_s)
         self.part = DecoderStage(
@@ -138,20 +112,16 @@ class DistributedModel:
 
     def _groups(self, time_limit_s: float) -> tuple[Any, Any, Any]:
         """Return this process's tensor group, its replicas, and the first and last stage together; None where alone."""
-        ranks, stages = self._ranks, range(len(self._ranks.uses))
-        last = stages[-1]
-        kinds: list[list[list[int]]] = [
-            [ranks.members(j, r) for j in stages for r in range(ranks.uses[j].replicas)],
-            [ranks.peers(j, k) for j in stages for k in range(ranks.uses[j].tensor_parallel)],
-            [[at for at in range(ranks.first[-1]) if ranks.place(at)[0] in (0, last)]],
-        ]
         found: list[Any] = [None, None, None]
-        for kind, groups in enumerate(kinds):
-            for group in groups:  # every process takes part in making a group
-                if len(group) > 1:
-                    made = dist.new_group(group, timeout=timedelta(seconds=time_limit_s))
-                    if dist.get_rank() in group:
-                        found[kind] = made
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for rank, (j, r, k) in enumerate(self._places):
+            for key in [(0, j, r), (1, j, k), *([(2,)] if j in (0, len(self._uses) - 1) else [])]:
+                groups.setdefault(key, []).append(rank)
+        for (kind, *_), group in sorted(groups.items()):  # every process takes part in making a group
+            if len(group) > 1:
+                made = dist.new_group(group, timeout=timedelta(seconds=time_limit_s))
+                if dist.get_rank() in group:
+                    found[kind] = made
         return found[0], found[1], found[2]
 
     # -- what users call ---------------------------------------------------------------------------------------
@@ -265,15 +235,16 @@ class DistributedModel:
 
     def _receive(self, into: torch.Tensor, stage: int, m: int, tag: int) -> torch.Tensor:
         """Receive what one member of the replica of a stage sends to this one, and return it."""
-        other = self._ranks.uses[stage]
-        dist.recv(into, self._ranks.of(stage, m % other.replicas, self.member % other.tensor_parallel), tag=tag)
+        other = self._uses[stage]
+        place = (stage, m % other.replicas, self.member % other.tensor_parallel)
+        dist.recv(into, self._places.index(place), tag=tag)
         return into
 
     def _send(self, passes: _Passes, value: torch.Tensor, stage: int, m: int, tag: int) -> None:
         """Send to the members of the replica of a stage that count on this one."""
-        other, value = self._ranks.uses[stage], value.contiguous()
+        other, value = self._uses[stage], value.contiguous()
         for k in range(self.member, other.tensor_parallel, self.use.tensor_parallel):
-            work = dist.isend(value, self._ranks.of(stage, m % other.replicas, k), tag=tag)
+            work = dist.isend(value, self._places.index((stage, m % other.replicas, k)), tag=tag)
             passes.sends.append((work, value))
 
     def _add_up(self) -> None:

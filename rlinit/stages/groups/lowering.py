@@ -172,11 +172,9 @@ def blocks_of(degrees: Sequence[int], hardware: Hardware) -> list[int]:
     hardware
         The devices.
     """
-    room, blocks = math.gcd(*map(len, hardware.nodes.values())), [1]
-    for size in range(2, room + 1):
-        if room % size == 0 and size % blocks[-1] == 0 and not any(t % size for t in degrees if t > size):
-            blocks.append(size)
-    return blocks
+    room = math.gcd(*map(len, hardware.nodes.values()))
+    sizes = [size for size in range(1, room + 1) if room % size == 0]
+    return _chain([size for size in sizes if not any(t % size for t in degrees if t > size)])
 
 
 def _gradient_shares(
@@ -244,10 +242,10 @@ def _forms(menu: Menu, kinds: Sequence[Hardware], asked: int) -> list[tuple[int,
     return sorted(forms)
 
 
-def _chain(degrees: list[int]) -> list[int]:
-    """Return degrees each of which divides the next, so that groups of all of them fill nodes without a gap."""
+def _chain(sizes: list[int]) -> list[int]:
+    """Return sizes each of which divides the next, so that groups of all of them fill nodes without a gap."""
     chain: list[int] = []
-    for t in degrees:
+    for t in sizes:
         if not chain or t % chain[-1] == 0:
             chain.append(t)
     return chain
@@ -319,16 +317,12 @@ def _rows(
     """
     rows: list[Variant] = []
     row_indptr, sync_indptr, syncs = [0], [0], list[float]()
-    neighbours = [
-        [
-            *structure.pred[structure.pred_indptr[v] : structure.pred_indptr[v + 1]].tolist(),
-            *structure.succ[structure.succ_indptr[v] : structure.succ_indptr[v + 1]].tolist(),
-        ]
-        for v in range(graph.num_ops)
-    ]
+    before = np.split(structure.pred, structure.pred_indptr[1:-1])
+    after = np.split(structure.succ, structure.succ_indptr[1:-1])
+    neighbours = [[graph.names[u] for u in (*before[v], *after[v])] for v in range(graph.num_ops)]
     for degree, kind, sync_s_per_byte in forms:
         for v, name in enumerate(graph.names):
-            around = [graph.names[u] for u in neighbours[v]]
+            around = neighbours[v]
             for variant in _chosen(_timed(menu.ops[name].get(degree, ()), kind), rules.recompute):
                 strange = sorted(set(variant.sync_bytes) - set(around))
                 if strange:
