@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rlinit.arrays import FloatArray
@@ -16,7 +16,7 @@ from rlinit.heuristics.stages.filling.stage_state import FillRule, new_state, pl
 from rlinit.stages.kernel_arrays import kernel_arrays
 from rlinit.stages.problem import StageProblem, stage_cost, stage_value
 from tests.draws import draws
-from tests.exact.stages.cases import small_problems
+from tests.exact.stages.cases import any_problem, small_problems
 
 
 def rule(problem: StageProblem, value: FloatArray, forward: bool, **changes: Any) -> FillRule:
@@ -43,6 +43,7 @@ def closed(problem: StageProblem, member: np.ndarray, forward: bool) -> bool:
 
 @settings(max_examples=draws(150), deadline=None)
 @given(problem=small_problems(), seed=st.integers(0, 10**6), forward=st.booleans())
+@example(problem=any_problem(1350, "pipeline"), seed=200, forward=True)  # ops without time, within no time
 def test_enumeration_finds_the_best_load(problem: StageProblem, seed: int, forward: bool) -> None:
     """Whatever is placed before: no load within the limit is worth more, by all terms of a stage's cost."""
     if problem.objective == "memory":

@@ -198,9 +198,9 @@ def _enumerate(
 
 @njit(cache=True, nogil=True)
 def _is_full(loads: Loads, rule: FillRule, limit: float) -> bool:
-    """Return whether the one load that is looked for is as full as it need be."""
+    """Return whether the one load that is looked for is as full as it need be; with a limit of 0 none is."""
     full = rule.full * limit * (1.0 - 2.0 * ROUNDING)
-    return len(loads.cost) == 1 and loads.score[0] > -np.inf and loads.cost[0] >= full
+    return len(loads.cost) == 1 and loads.score[0] > -np.inf and loads.cost[0] >= full > 0.0
 
 
 @njit(cache=True, nogil=True)
