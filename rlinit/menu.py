@@ -79,7 +79,10 @@ class Menu:
     ops: Mapping[str, Mapping[int, tuple[Variant, ...]]]
 
     def __post_init__(self) -> None:
-        checked = {op: _read_op(plain_menu(op, degrees)) for op, degrees in self.ops.items()}
+        checked = {
+            op: {int(t): tuple(Variant(**row) for row in rows) for t, rows in plain_menu(op, degrees).items()}
+            for op, degrees in self.ops.items()
+        }
         object.__setattr__(self, "ops", checked)
 
     @property
@@ -176,15 +179,15 @@ def _plain_variant(what: str, row: Any) -> dict[str, Any]:
             raise InvalidGraph(f"{what}: unknown field {key!r}{closest(str(key), _KEYS)} (expected {', '.join(_KEYS)})")
     name = row.get("name", "plain")
     check_name(f"{what}: name", name, InvalidGraph)
-    sizes: dict[str, Any] = {
-        key: check_number(f"{what}: {key} of {name!r}", row.get(key, 0.0), InvalidGraph) for key in SIZES[1:]
-    }
+    made: dict[str, Any] = {"name": name}
     time, said = row["time_s"], f"{what}: time_s of {name!r}"
     if isinstance(time, Mapping) and time:
-        seconds = {str(kind): check_number(f"{said} on {kind!r}", time[kind], InvalidGraph) for kind in sorted(time)}
-        sizes = {"time_s": seconds, **sizes}
+        made["time_s"] = {str(k): check_number(f"{said} on {k!r}", time[k], InvalidGraph) for k in sorted(time)}
     else:
-        sizes = {"time_s": check_number(said, time, InvalidGraph), **sizes}
+        made["time_s"] = check_number(said, time, InvalidGraph)
+    for key in SIZES[1:]:
+        if size := check_number(f"{what}: {key} of {name!r}", row.get(key, 0.0), InvalidGraph):
+            made[key] = size
     sync = row.get("sync_bytes", {})
     if not isinstance(sync, Mapping):
         raise InvalidGraph(f"{what}: sync_bytes of {name!r} is {str(sync)[:40]!r}; expected neighbour -> bytes")
@@ -192,10 +195,5 @@ def _plain_variant(what: str, row: Any) -> dict[str, Any]:
         str(op): check_number(f"{what}: sync_bytes of {name!r} to {str(op)!r}", size, InvalidGraph)
         for op, size in sorted(sync.items(), key=lambda pair: str(pair[0]))
     }
-    kept = {key: size for key, size in sizes.items() if key == "time_s" or size}
     named = {op: size for op, size in bytes_of.items() if size}
-    return {"name": name, **kept, **({"sync_bytes": named} if named else {})}
-
-
-def _read_op(rows: Mapping[str, Any]) -> dict[int, tuple[Variant, ...]]:
-    return {int(degree): tuple(Variant(**row) for row in variants) for degree, variants in rows.items()}
+    return made | ({"sync_bytes": named} if named else {})

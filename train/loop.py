@@ -99,7 +99,7 @@ class _Run:
         network = task.network(batch_seed(config.seed, 0))
         if config.init is not None and not resume:
             load_weights(config.init, network)
-        self.learner = Learner(network, config.optimiser, config.device)
+        self.learner = Learner(network, config.optimiser, config.precision, config.device)
         self.algorithm = Reinforce(task, self.learner, config.reinforce, config.samples)
         self.progress = load_state(config.run_dir, self.learner) if resume else Progress()
         self.before_s = self.progress.seconds

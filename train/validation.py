@@ -38,7 +38,8 @@ def _measure(task: AnyTask, learner: Learner, batch: Batch, samples: int, seed: 
     network = learner.evaluated
     with torch.no_grad():
         started = time.perf_counter()
-        outputs = task.forward(network, batch, learner.device)
+        with learner.autocast():
+            outputs = task.forward(network, batch, learner.device)
         greedy = task.rollout(network, batch, outputs, samples=1, seed=0, greedy=True)
         seconds = time.perf_counter() - started
         entropy = task.choices(network, batch, outputs, greedy).entropy

@@ -44,6 +44,8 @@ class Options:
     """Threads of torch."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Where the network is."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Of forward passes."""
 
 
 class Timed:
@@ -69,7 +71,7 @@ def measure(config: TrainConfig[Any], task: AnyTask, steps: int) -> dict[str, fl
     """Return graphs a second, by the clock and by this process's CPU time, and each part's share of the clock's."""
     warm = 5
     torch.set_num_threads(config.threads)
-    learner = Learner(task.network(0), config.optimiser, config.device)
+    learner = Learner(task.network(0), config.optimiser, config.precision, config.device)
     timed = Timed(task)
     algorithm = Reinforce(timed, learner, config.reinforce, config.samples)  # type: ignore[arg-type]
     asked = (request(config.curriculum, 0.0, batch_seed(config.seed, 1, step)) for step in range(warm + steps))
@@ -108,6 +110,7 @@ def main() -> None:
                 workers=options.workers,
                 threads=options.threads,
                 device=options.device,
+                precision=options.precision,
             )
             rows.append({"nodes": size, "samples": samples, **measure(config, task, options.steps)})
     print_table(f"training throughput: {options.task}", list(rows[0]), (row.values() for row in rows))

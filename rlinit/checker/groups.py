@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from rlinit.checker.stages import check_stage, size_of
 from rlinit.checker.tolerances import OVERFULL, ROUNDING
 from rlinit.errors import InvalidPlan
@@ -46,16 +44,19 @@ def check_groups(plan: Plan, graph: Graph, hardware: Hardware) -> tuple[float, .
             raise InvalidPlan(f"the edge from {graph.names[u]!r} to {graph.names[v]!r} runs backwards")
     _check_devices(plan, rules, hardware)
     rate, delay = _slowest(hardware), float(hardware.latency_s.max(initial=0.0))
-    kinds = {kind: _of_kind(hardware, kind) for kind in {device.kind for device in hardware.devices}}
+    places: dict[str, list[int]] = {}
+    for i, device in enumerate(hardware.devices):
+        places.setdefault(device.kind, []).append(i)
+    kinds = {kind: hardware.part(row, kind) for kind, row in places.items()}
     slowest = {kind: rate if len(kinds) == 1 else _slowest(alike) for kind, alike in kinds.items()}
     inside = {kind: _group_rate(alike, slowest[kind]) for kind, alike in kinds.items()}
     values, kind_of = list[float](), {device.name: device.kind for device in hardware.devices}
     for j, claimed in enumerate(plan.stages):
-        shares = _shares(j, plan, kind_of)
+        shares = _shares(j, claimed, rules, kind_of)
         first = shares[0].kind
         around, ring = (hardware, rate) if len(shares) > 1 else (kinds[first], slowest[first])
         if rules.exchange != "server" and len(around.nodes) > 1:
-            ring = _ring_rate(j, plan, shares, kinds, menu, ring, inside)
+            ring = _ring_rate(j, claimed, rules, shares, kinds, menu, ring, inside)
         for share in shares:
             true = _use(j, plan, graph, (rate, inside[share.kind], delay, ring), menu, stage, share)
             if share is shares[0]:
@@ -74,10 +75,8 @@ def check_groups(plan: Plan, graph: Graph, hardware: Hardware) -> tuple[float, .
     return (max(values),)
 
 
-def _shares(j: int, plan: Plan, kind_of: Mapping[str, str]) -> tuple[ShareUse, ...]:
+def _shares(j: int, use: StageUse, rules: GroupRules, kind_of: Mapping[str, str]) -> tuple[ShareUse, ...]:
     """Return what the kinds of devices have of stage j, of which it may have several only with mixed replicas."""
-    use, rules = plan.stages[j], plan.groups
-    assert rules is not None
     n, kinds = rules.microbatches, [kind_of[name] for name in use.devices]
     if not use.shares and len(set(kinds)) == 1:
         each = -(-n // use.replicas)
@@ -93,7 +92,6 @@ def _shares(j: int, plan: Plan, kind_of: Mapping[str, str]) -> tuple[ShareUse, .
 
 def _check_devices(plan: Plan, rules: GroupRules, hardware: Hardware) -> None:
     node_of = {device.name: device.node for device in hardware.devices}
-    kind_of = {device.name: device.kind for device in hardware.devices}
     used: set[str] = set()
     for j, use in enumerate(plan.stages):
         t, d = use.tensor_parallel, use.replicas
@@ -116,15 +114,8 @@ def _check_devices(plan: Plan, rules: GroupRules, hardware: Hardware) -> None:
     if rules.uniform and len({(use.replicas, use.tensor_parallel) for use in plan.stages}) > 1:
         raise InvalidPlan("the stages differ in replicas or degree, but uniform ones were asked for")
     alike = {(d.kind, d.memory_bytes, d.reserve_bytes, d.slowdown) for d in hardware.devices}
-    if len(alike) > len(set(kind_of.values())):
+    if len(alike) > len({kind for kind, *_ in alike}):
         raise InvalidPlan("stages of several devices need devices that are alike, those of a kind")
-
-
-def _of_kind(hardware: Hardware, kind: str) -> Hardware:
-    """Return the devices of a kind by themselves."""
-    row = [i for i, device in enumerate(hardware.devices) if device.kind == kind]
-    links = np.ix_(row, row)
-    return Hardware(tuple(hardware.devices[i] for i in row), hardware.bandwidth[links], hardware.latency_s[links], kind)
 
 
 def _slowest(hardware: Hardware) -> float:
@@ -158,15 +149,13 @@ def _use(
     at_once = 1 if rules.exchange == "server" else said.tensor_parallel
     sizes = [size_of(value) for value in (*graph.out_bytes.tolist(), *graph.further.size_bytes.tolist())]
     enter, leave, syncs = set[int](), set[int](), list[float]()
-    for (u, v), tensor in zip(graph.edges.tolist(), _edge_tensors(graph), strict=True):
+    for (u, v), tensor in zip(graph.edges.tolist(), graph.edge_tensor.tolist(), strict=True):
         a, b = graph.names[u], graph.names[v]
-        if (stage[a] == j) == (stage[b] == j):
-            continue
-        (leave if stage[a] == j else enter).add(tensor)
-    for a, b in {(graph.names[u], graph.names[v]) for u, v in graph.edges.tolist()}:
         if stage[a] == j != stage[b]:
+            leave.add(tensor)
             syncs.append(chosen[a].sync_bytes.get(b, 0.0))
         elif stage[b] == j != stage[a]:
+            enter.add(tensor)
             syncs.append(chosen[b].sync_bytes.get(a, 0.0))
     behind = sum(use.replicas for use in plan.stages[j:])
     most = -(-behind * share.microbatches // rules.microbatches) + mixed
@@ -203,11 +192,6 @@ def _exchange(rules: GroupRules, d: int, ring: float) -> float:
     return (d - 1) * times / ring if rules.training else 0.0
 
 
-def _edge_tensors(graph: Graph) -> list[int]:
-    tensors: list[int] = (graph.edge_tensor if len(graph.edge_tensor) else graph.edges[:, 0]).tolist()
-    return tensors
-
-
 def _variant(menu: Menu, op: str, degree: int, name: str, recompute: str) -> Variant:
     """Return a variant by its name, which must be of those that the rule for recomputing leaves of an op."""
     known = menu.ops.get(op, {}).get(degree, ())
@@ -228,15 +212,13 @@ def _seconds(op: str, variant: Variant, kind: str) -> float:
 
 
 def _ring_rate(
-    j: int, plan: Plan, shares: tuple[ShareUse, ...], kinds: Mapping[str, Hardware], menu: Menu, between: float,
-    inside: Mapping[str, float],
+    j: int, use: StageUse, rules: GroupRules, shares: tuple[ShareUse, ...], kinds: Mapping[str, Hardware], menu: Menu,
+    between: float, inside: Mapping[str, float],
 ) -> float:  # fmt: skip
     """Return the bytes a second of a ring of stage j's replicas; check that blocks of each kind stand in nodes.
 
     Kind -> bytes a second inside a node, and those of the slowest link that a ring may take.
     """
-    use, rules = plan.stages[j], plan.groups
-    assert rules is not None
     fastest, members, end = min(inside[share.kind] for share in shares), list[int](), 0
     for share in shares:
         own = use.devices[end : end + share.replicas * use.tensor_parallel]

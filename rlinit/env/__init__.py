@@ -6,6 +6,8 @@ id                             action
 ``rlinit/StageScheduling-v0``  the next op, among the ready ones; the order is sliced into stages
 ``rlinit/Placement-v0``         the next op, and the device it is appended to
 =============================  ==========================================================================
+
+``gymnasium.make_vec(id, num_envs=B, vectorization_mode="vector_entry_point")`` gives B episodes that step together.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from rlinit.late import late_names
 
 if TYPE_CHECKING:
     from rlinit.env.environments import PlacementEnv, StageEnv
+    from rlinit.env.vector_environments import PlacementVectorEnv, StageVectorEnv
 
 __all__ = [
     "PLACEMENT",
@@ -25,8 +28,10 @@ __all__ = [
     "Limits",
     "OneProblem",
     "PlacementEnv",
+    "PlacementVectorEnv",
     "ProblemSource",
     "StageEnv",
+    "StageVectorEnv",
 ]
 
 STAGES, PLACEMENT = "rlinit/StageScheduling-v0", "rlinit/Placement-v0"
@@ -38,7 +43,11 @@ __getattr__, _ = late_names(__name__)
 def _register() -> None:
     registration = imported("gymnasium.envs.registration", "playing environments", "rlinit[agent]")
     for name, kind in ((STAGES, "Stage"), (PLACEMENT, "Placement")):
-        registration.register(id=name, entry_point=f"rlinit.env.environments:{kind}Env")
+        registration.register(
+            id=name,
+            entry_point=f"rlinit.env.environments:{kind}Env",
+            vector_entry_point=f"rlinit.env.vector_environments:{kind}VectorEnv",
+        )
 
 
 _register()

@@ -7,15 +7,17 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import gymnasium as gym
 import numpy as np
+from numpy.typing import NDArray
 
 from rlinit.env.problem_sources import ProblemSource
 from rlinit.env.spaces import action_space, observation_space
-from rlinit.env.state import Episode, Observation, PlacementEpisode, StageEpisode
+from rlinit.env.state import EpisodeRewards, Episodes, PlacementEpisodes, StageEpisodes
 from rlinit.errors import RlinitError
 from rlinit.placements.problem import PlacementProblem
 from rlinit.stages.problem import StageProblem
 
 P = TypeVar("P", StageProblem, PlacementProblem)
+Observation = dict[str, NDArray[Any]]
 
 
 def random_source(name: str) -> ProblemSource[Any]:
@@ -31,22 +33,24 @@ class _SchedulingEnv(gym.Env[Observation, np.int64], Generic[P]):
     ----------
     problems
         A problem for each episode; None: random ones, see the class.
+    rewards
+        ``dense``: a part of the reward after every action; ``final``: all of it after the last.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}  # type: ignore[misc]
     _source: ClassVar[str]
-    _episode: ClassVar[type[Any]]
+    _episodes: ClassVar[type[Any]]
 
-    def __init__(self, problems: ProblemSource[P] | None = None) -> None:
+    def __init__(self, problems: ProblemSource[P] | None = None, *, rewards: EpisodeRewards = "final") -> None:
         self._problems: ProblemSource[P] = random_source(self._source) if problems is None else problems
-        self.episode: Episode[P] = self._episode(self._problems.limits)
-        self.observation_space = observation_space(self.episode)  # type: ignore[assignment]
-        self.action_space = action_space(self.episode)
+        self.episodes: Episodes[P] = self._episodes(1, self._problems.limits, rewards)
+        self.observation_space = observation_space(self.episodes)  # type: ignore[assignment]
+        self.action_space = action_space(self.episodes)
 
     @property
     def problem(self) -> P:
         """The problem of this episode."""
-        return self.episode.problem
+        return self.episodes.problem(0)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -70,8 +74,8 @@ class _SchedulingEnv(gym.Env[Observation, np.int64], Generic[P]):
         problem = chosen.pop("problem", None)
         if chosen:
             raise RlinitError(f"unknown options {', '.join(map(repr, chosen))}; expected 'problem'")
-        self.episode.load(self._problems(self.np_random) if problem is None else problem)
-        return self.episode.observe(), self._info()
+        self.episodes.load(0, self._problems(self.np_random) if problem is None else problem)
+        return self._observation(), self._info()
 
     def step(self, action: np.int64 | int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Take an action.
@@ -88,19 +92,21 @@ class _SchedulingEnv(gym.Env[Observation, np.int64], Generic[P]):
         RlinitError
             The episode is over, or none was begun.
         """
-        if not self.episode.running:
+        if not self.episodes.running[0]:
             raise RlinitError("the episode is over; call reset() before the next step()")
-        reward, terminated, truncated = self.episode.step(int(action))
-        return self.episode.observe(), reward, terminated, truncated, self._info()
+        rewards, terminated, truncated = self.episodes.step(np.array([action], np.int64))
+        return self._observation(), float(rewards[0]), bool(terminated[0]), bool(truncated[0]), self._info()
 
     def _info(self) -> dict[str, Any]:
-        episode = self.episode
-        info = {
-            "action_mask": episode.mask().astype(np.int8),
-            "invalid_action": episode.invalid,
-            "reference": episode.reference,
+        infos = self.episodes.infos()
+        return {
+            "action_mask": infos["action_mask"][0],
+            **{name: infos[name][0].item() for name in ("invalid_action", "reference")},
+            **({"value": infos["value"][0].item()} if not np.isnan(infos["value"][0]) else {}),
         }
-        return info if np.isnan(episode.value) else {**info, "value": episode.value}
+
+    def _observation(self) -> Observation:
+        return {name: array[0] for name, array in self.episodes.observe().items()}
 
 
 class StageEnv(_SchedulingEnv[StageProblem]):
@@ -109,8 +115,8 @@ class StageEnv(_SchedulingEnv[StageProblem]):
     Actions are nodes. Without `problems`, synthetic graphs of 30 nodes on 2 to 8 equal stages.
     """
 
-    episode: StageEpisode
-    _source, _episode = "SyntheticStages", StageEpisode
+    episodes: StageEpisodes
+    _source, _episodes = "SyntheticStages", StageEpisodes
 
 
 class PlacementEnv(_SchedulingEnv[PlacementProblem]):
@@ -119,5 +125,5 @@ class PlacementEnv(_SchedulingEnv[PlacementProblem]):
     Actions are ``op * D + device``. Without `problems`, randomly wired networks of a module on a CPU and two GPUs.
     """
 
-    episode: PlacementEpisode
-    _source, _episode = "RandomlyWired", PlacementEpisode
+    episodes: PlacementEpisodes
+    _source, _episodes = "RandomlyWired", PlacementEpisodes

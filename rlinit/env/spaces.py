@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from rlinit.env.state import MOST, Episode, PlacementEpisode
+from rlinit.env.state import MOST, Episodes, PlacementEpisodes
 
 
-def action_space(episode: Episode[Any]) -> spaces.Discrete:
-    """Return the space of an episode's actions."""
-    return spaces.Discrete(episode.limits.nodes * max(episode.limits.devices, 1))
+def action_space(episodes: Episodes[Any]) -> spaces.Discrete:
+    """Return the space of one row's actions."""
+    return spaces.Discrete(episodes.limits.nodes * max(episodes.limits.devices, 1))
 
 
-def observation_space(episode: Episode[Any]) -> spaces.Dict:
-    """Return the space of an episode's observations.
+def observation_space(episodes: Episodes[Any]) -> spaces.Dict:
+    """Return the space of one row's observations.
 
     ==============  ==============  =================================================================================
     key             shape           meaning
@@ -32,19 +32,19 @@ def observation_space(episode: Episode[Any]) -> spaces.Dict:
                                     it is not ready or may not run (placements)
     ==============  ==============  =================================================================================
     """
-    limits = episode.limits
+    limits = episodes.limits
     n, d = limits.nodes, limits.devices
 
     def numbers(*shape: int, low: float = -MOST) -> spaces.Box:
         return spaces.Box(low, MOST, shape, np.float32)
 
-    widths = episode.widths
+    widths = episodes.widths
     parts: dict[str, spaces.Space[Any]] = {
         "nodes": numbers(n, widths["nodes"]),
         "edges": spaces.Box(-1, max(n - 1, 0), (limits.edges, 2), np.int64),
         "action_mask": spaces.MultiBinary(n * max(d, 1)),
     }
-    if isinstance(episode, PlacementEpisode):
+    if isinstance(episodes, PlacementEpisodes):
         parts["devices"] = numbers(d, widths["devices"])
         parts["pairs"] = numbers(n, d, widths["pairs"])
         parts["finish"] = numbers(n, d, low=0.0)

@@ -1,4 +1,4 @@
-"""Compiled steps of partial placements."""
+"""Compiled steps of the environments: many partial schedules, one action each."""
 
 from __future__ import annotations
 
@@ -56,6 +56,31 @@ class EpisodeState(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
+def take_nodes(nodes: IntArray, succ_indptr: IntArray, succ: IntArray, waiting: IntArray, ready: BoolArray) -> None:
+    """Take one ready node in each row, and open those that waited for nothing else.
+
+    Parameters
+    ----------
+    nodes
+        (B,) node of each row; rows with -1 stay as they are.
+    succ_indptr, succ
+        (B, N + 1) and (B, E) successors of each row's graph.
+    waiting, ready
+        (B, N) predecessors not taken yet, and which nodes may be taken; both brought up to date.
+    """
+    for b in range(len(nodes)):
+        u = nodes[b]
+        if u < 0:
+            continue
+        ready[b, u] = False
+        for e in range(succ_indptr[b, u], succ_indptr[b, u + 1]):
+            v = succ[b, e]
+            waiting[b, v] -= 1
+            if waiting[b, v] == 0:
+                ready[b, v] = True
+
+
+@njit(cache=True, nogil=True)
 def finish_times(a: EpisodeArrays, s: EpisodeState, v: int, finish: FloatArray) -> None:
     """Compute when a ready op would end on each device, appended to what is there; transfers in parallel.
 
@@ -78,18 +103,22 @@ def finish_times(a: EpisodeArrays, s: EpisodeState, v: int, finish: FloatArray) 
 
 @njit(cache=True, nogil=True)
 def complete(a: EpisodeArrays, s: EpisodeState, sequence: IntArray) -> float:
-    """Place ops where each ends first, in sequence; return the makespan, inf where one fits nowhere.
+    """Place the rest of the ops where each ends first, in sequence; return the makespan, inf where one fits nowhere.
 
     Parameters
     ----------
     a, s
-        The problem, and the state before any op is placed, which is used up.
+        The problem, and the placement so far, which is used up.
     sequence
-        (n,) ops.
+        (n,) ops; those that have a device keep it.
     """
     finish = np.empty(len(s.free))
     makespan = 0.0
+    for i in range(len(s.free)):
+        makespan = max(makespan, s.free[i])
     for v in sequence:
+        if s.device[v] >= 0:
+            continue
         finish_times(a, s, v, finish)
         i = int(np.argmin(finish))
         if finish[i] == np.inf:

@@ -13,18 +13,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from itertools import product
+from typing import Any
+
+import torch
+import torch.distributed as dist
 
 from rlinit.errors import ExecutionFailure, InvalidPlan
 from rlinit.executors.lowering.decoders import DecoderStage, check_decoder
 from rlinit.executors.pipeline import joined_group, microbatch_sizes
-from rlinit.menu import is_recomputed
-from rlinit.plan import GroupRules, Plan, StageUse
-from rlinit.stages.groups.decoder_spans import decoder_spans, layer_of, need_equal_shares
-
-if TYPE_CHECKING:
-    import torch
+from rlinit.plan import Plan
+from rlinit.stages.groups.decoder_spans import decoder_spans, recomputed_layers, rules_of_equal_shares
 
 Loss = Callable[[Any, Any], Any]
 """Takes logits and targets of a micro-batch; returns the mean loss over them, a scalar tensor."""
@@ -47,36 +46,6 @@ class GroupedStep:
     loss: float | None
     seconds: float
     in_flight: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Ranks:
-    """Ranks of processes by stage, replica and member of the tensor group."""
-
-    uses: Sequence[StageUse]
-
-    @property
-    def first(self) -> list[int]:
-        """First rank of each stage, and the number of processes."""
-        return [0, *accumulate(use.replicas * use.tensor_parallel for use in self.uses)]
-
-    def of(self, stage: int, replica: int, member: int) -> int:
-        """Return the rank of a member of a replica of a stage."""
-        return self.first[stage] + replica * self.uses[stage].tensor_parallel + member
-
-    def place(self, rank: int) -> tuple[int, int, int]:
-        """Return stage, replica and member of a rank."""
-        first = self.first
-        stage = next(j for j in range(len(self.uses)) if rank < first[j + 1])
-        return (stage, *divmod(rank - first[stage], self.uses[stage].tensor_parallel))
-
-    def members(self, stage: int, replica: int) -> list[int]:
-        """Return the ranks of a tensor group."""
-        return [self.of(stage, replica, k) for k in range(self.uses[stage].tensor_parallel)]
-
-    def peers(self, stage: int, member: int) -> list[int]:
-        """Return the ranks that hold the same part as a member, one of each replica."""
-        return [self.of(stage, r, member) for r in range(self.uses[stage].replicas)]
 
 
 @dataclass(slots=True)
@@ -111,54 +80,48 @@ class DistributedModel:
     """
 
     def __init__(self, plan: Plan, model: Any, *, device: str = "cpu", time_limit_s: float = 60.0) -> None:
-        import torch.distributed as dist
         from torch.distributed.device_mesh import DeviceMesh
 
-        self.rules, self.device = _rules(plan), device
+        self.rules, self.device = rules_of_equal_shares(plan, "processes run"), device
         check_decoder(model, [use.tensor_parallel for use in plan.stages])
         spans = decoder_spans(plan, model.config.num_hidden_layers)
         self._mine = joined_group(time_limit_s)
-        self._ranks = _Ranks(plan.stages)
-        if dist.get_world_size() != self._ranks.first[-1]:
+        self._uses, sizes = plan.stages, [(use.replicas, use.tensor_parallel) for use in plan.stages]
+        # stage, replica and member of the tensor group, by rank
+        self._places: list[tuple[int, ...]] = [
+            (j, *place) for j, size in enumerate(sizes) for place in product(*map(range, size))
+        ]
+        if dist.get_world_size() != len(self._places):
             raise InvalidPlan(
-                f"there are {dist.get_world_size()} processes for {self._ranks.first[-1]} devices; expected one each"
+                f"there are {dist.get_world_size()} processes for {len(self._places)} devices; expected one each"
             )
-        self.stage, self.replica, self.member = self._ranks.place(dist.get_rank())
+        self.stage, self.replica, self.member = self._places[dist.get_rank()]
         self.use = plan.stages[self.stage]
         self._members, self._replicas, self._ends = self._groups(time_limit_s)
-        recomputed = {layer_of(op) for op, name in self.use.variants.items() if is_recomputed(name)}
         self.part = DecoderStage(
             model.to(device),
             spans[self.stage],
             None if self._members is None else DeviceMesh.from_group(self._members, device.partition(":")[0]),
-            frozenset(at for at in recomputed if at is not None),
+            recomputed_layers(self.use),
         )
 
     def close(self) -> None:
         """Leave the other processes, where this object joined them."""
-        import torch.distributed as dist
-
         if self._mine:
             dist.destroy_process_group()
 
     def _groups(self, time_limit_s: float) -> tuple[Any, Any, Any]:
         """Return this process's tensor group, its replicas, and the first and last stage together; None where alone."""
-        import torch.distributed as dist
-
-        ranks, stages = self._ranks, range(len(self._ranks.uses))
-        last = stages[-1]
-        kinds: list[list[list[int]]] = [
-            [ranks.members(j, r) for j in stages for r in range(ranks.uses[j].replicas)],
-            [ranks.peers(j, k) for j in stages for k in range(ranks.uses[j].tensor_parallel)],
-            [[at for at in range(ranks.first[-1]) if ranks.place(at)[0] in (0, last)]],
-        ]
         found: list[Any] = [None, None, None]
-        for kind, groups in enumerate(kinds):
-            for group in groups:  # every process takes part in making a group
-                if len(group) > 1:
-                    made = dist.new_group(group, timeout=timedelta(seconds=time_limit_s))
-                    if dist.get_rank() in group:
-                        found[kind] = made
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for rank, (j, r, k) in enumerate(self._places):
+            for key in [(0, j, r), (1, j, k), *([(2,)] if j in (0, len(self._uses) - 1) else [])]:
+                groups.setdefault(key, []).append(rank)
+        for (kind, *_), group in sorted(groups.items()):  # every process takes part in making a group
+            if len(group) > 1:
+                made = dist.new_group(group, timeout=timedelta(seconds=time_limit_s))
+                if dist.get_rank() in group:
+                    found[kind] = made
         return found[0], found[1], found[2]
 
     # -- what users call ---------------------------------------------------------------------------------------
@@ -182,8 +145,6 @@ class DistributedModel:
         ExecutionFailure
             This stage failed, or another process is gone.
         """
-        import torch.distributed as dist
-
         if not self.rules.training:
             raise InvalidPlan("the plan is for inference; make it with training='1f1b' and micro-batches")
         count = self.rules.microbatches
@@ -221,8 +182,6 @@ class DistributedModel:
         ExecutionFailure
             This stage failed, or another process is gone.
         """
-        import torch
-
         microbatch_sizes([tokens], self.rules.microbatches)
         given, passes, found = tokens.chunk(self.rules.microbatches), _Passes(), {}
         with self._failing(), torch.no_grad():
@@ -249,8 +208,6 @@ class DistributedModel:
         return list(range(self.replica, self.rules.microbatches, self.use.replicas))
 
     def _forward(self, passes: _Passes, m: int, tokens: torch.Tensor) -> None:
-        import torch
-
         if self.part.span.embeds:
             given = tokens.to(self.device)
         else:
@@ -265,8 +222,6 @@ class DistributedModel:
             self._send(passes, made.detach(), self.stage + 1, m, 2 * m)
 
     def _backward(self, passes: _Passes, m: int, loss: Loss, targets: torch.Tensor) -> None:
-        import torch
-
         given, made = passes.held.pop(m)
         if self.part.span.heads:
             value = loss(made, targets.to(self.device)) / self.rules.microbatches
@@ -280,26 +235,20 @@ class DistributedModel:
 
     def _receive(self, into: torch.Tensor, stage: int, m: int, tag: int) -> torch.Tensor:
         """Receive what one member of the replica of a stage sends to this one, and return it."""
-        import torch.distributed as dist
-
-        other = self._ranks.uses[stage]
-        dist.recv(into, self._ranks.of(stage, m % other.replicas, self.member % other.tensor_parallel), tag=tag)
+        other = self._uses[stage]
+        place = (stage, m % other.replicas, self.member % other.tensor_parallel)
+        dist.recv(into, self._places.index(place), tag=tag)
         return into
 
     def _send(self, passes: _Passes, value: torch.Tensor, stage: int, m: int, tag: int) -> None:
         """Send to the members of the replica of a stage that count on this one."""
-        import torch.distributed as dist
-
-        other, value = self._ranks.uses[stage], value.contiguous()
+        other, value = self._uses[stage], value.contiguous()
         for k in range(self.member, other.tensor_parallel, self.use.tensor_parallel):
-            work = dist.isend(value, self._ranks.of(stage, m % other.replicas, k), tag=tag)
+            work = dist.isend(value, self._places.index((stage, m % other.replicas, k)), tag=tag)
             passes.sends.append((work, value))
 
     def _add_up(self) -> None:
         """Add up gradients over replicas, and those of weights that embedding and head share."""
-        import torch
-        import torch.distributed as dist
-
         for name, value in self.part.parameters.items():
             if value.grad is None:
                 value.grad = torch.zeros_like(value)
@@ -321,9 +270,6 @@ class DistributedModel:
             _set_whole(value, total)
 
     def _mean_loss(self, passes: _Passes) -> float | None:
-        import torch
-        import torch.distributed as dist
-
         if not self.part.span.heads:
             return None
         total = torch.tensor(passes.loss, dtype=torch.float64, device=self.device)
@@ -356,8 +302,6 @@ def next_token_loss(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     tokens
         (b, s).
     """
-    import torch
-
     mean: torch.Tensor = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
     return mean
 
@@ -378,16 +322,6 @@ def pass_order(mine: Sequence[int], in_flight: int) -> list[tuple[bool, int]]:
         if at + in_flight < len(mine):
             order.append((True, mine[at + in_flight]))
     return order
-
-
-def _rules(plan: Plan) -> GroupRules:
-    if plan.groups is None or plan.assignment is None:
-        raise InvalidPlan(
-            f"the plan is {plan.status} and has no stages of several devices; make it with replicas='auto' and "
-            "tensor_parallel='auto'"
-        )
-    need_equal_shares(plan, "processes run")
-    return plan.groups
 
 
 def _local(value: Any) -> torch.Tensor:

@@ -17,9 +17,8 @@ from typing import Literal
 
 from rlinit.errors import InvalidPlan
 from rlinit.exporters.megatron import written_layout
-from rlinit.menu import is_recomputed
 from rlinit.plan import GroupRules, Plan
-from rlinit.stages.groups.decoder_spans import Span, decoder_spans, layer_of, need_equal_shares
+from rlinit.stages.groups.decoder_spans import Span, decoder_spans, layer_of, recomputed_layers, rules_of_equal_shares
 from rlinit.units import format_seconds
 
 Server = Literal["vllm", "sglang"]
@@ -64,7 +63,7 @@ def to_megatron_flags(plan: Plan) -> list[str]:
 
 def _megatron_recomputation(plan: Plan, spans: list[Span]) -> list[str]:
     """Return how many layers of each stage run forward twice: Megatron has one number for all."""
-    counts = [len(recomputed) for recomputed in _recomputed(plan)]
+    counts = [len(recomputed_layers(use)) for use in plan.stages]
     if not any(counts):
         return []
     method = ["--recompute-granularity", "full", "--recompute-method"]
@@ -85,12 +84,6 @@ def _some_variant(plan: Plan, word: str) -> bool:
     return any(word in name for use in plan.stages for name in use.variants.values())
 
 
-def _recomputed(plan: Plan) -> list[set[int]]:
-    """Return the layers of each stage that run forward twice."""
-    layers = [{layer_of(op) for op, name in use.variants.items() if is_recomputed(name)} for use in plan.stages]
-    return [{layer for layer in found if layer is not None} for found in layers]
-
-
 def to_torchtitan(plan: Plan) -> str:
     """Return the sections of torchtitan's TOML that a training plan decides.
 
@@ -108,7 +101,7 @@ def to_torchtitan(plan: Plan) -> str:
     rules, spans = _uniform(plan, "torchtitan")
     if not rules.training:
         raise InvalidPlan("the plan is for inference; torchtitan trains")
-    layers, recomputed = spans[-1].end, set[int]().union(*_recomputed(plan))
+    layers, recomputed = spans[-1].end, set[int]().union(*map(recomputed_layers, plan.stages))
     if len(recomputed) not in (0, layers):
         raise InvalidPlan(
             f"the plan recomputes {len(recomputed)} of {layers} layers; torchtitan's full mode has all of them "
@@ -171,10 +164,7 @@ def to_server_flags(plan: Plan, server: Server) -> dict[str, str]:
 
 def _uniform(plan: Plan, runtime: str) -> tuple[GroupRules, list[Span]]:
     """Return the rules of a plan that a runtime with one shape for all stages can run, and its layers."""
-    if plan.groups is None or plan.assignment is None:
-        raise InvalidPlan(f"the plan is {plan.status} and has no stages of several devices; plan with replicas='auto'")
-    need_equal_shares(plan, f"{runtime} runs")
-    first = plan.stages[0]
+    rules, first = rules_of_equal_shares(plan, f"{runtime} runs"), plan.stages[0]
     for j, use in enumerate(plan.stages):
         if (use.replicas, use.tensor_parallel) != (first.replicas, first.tensor_parallel):
             best = plan.baselines.get("uniform")
@@ -184,9 +174,9 @@ def _uniform(plan: Plan, runtime: str) -> tuple[GroupRules, list[Span]]:
                 f"{first.replicas} of {first.tensor_parallel}; {runtime} has one shape for all stages (plan with "
                 f"uniform=True{costs})"
             )
-    layers = {layer_of(op) for op in plan.assignment} - {None}
+    layers = {layer_of(op) for op in plan.assignment or ()} - {None}
     spans = decoder_spans(plan, len(layers))
     for j, span in enumerate(spans):
         if span.first == span.end and runtime != "Megatron":
             raise InvalidPlan(f"stage {j} has no layer, which a rank of {runtime} has to have")
-    return plan.groups, spans
+    return rules, spans

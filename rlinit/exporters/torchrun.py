@@ -14,7 +14,7 @@ from rlinit.exporters.split_spec import split_points
 from rlinit.files import write_atomically
 from rlinit.graph import Graph
 from rlinit.plan import Plan
-from rlinit.stages.groups.decoder_spans import need_equal_shares
+from rlinit.stages.groups.decoder_spans import rules_of_equal_shares
 
 
 def stage_devices(plan: Plan, graph: Graph) -> tuple[str, ...]:
@@ -73,7 +73,8 @@ def to_torchrun_script(
     Raises
     ------
     InvalidPlan
-        As for `split_points`; a factory or device of another form, no micro-batch, or unequal shares of a batch.
+        As for `split_points`; a factory or device of another form, no micro-batch, unequal shares of a batch, or no
+        stages at all.
     """
     module, _, function = factory.partition(":")
     if not re.fullmatch(r"[A-Za-z_][\w.]*", module) or not function.isidentifier():
@@ -81,7 +82,7 @@ def to_torchrun_script(
     if microbatches < 1:
         raise InvalidPlan(f"microbatches is {microbatches}; expected >= 1")
     if plan.groups is not None:
-        need_equal_shares(plan, "processes run")
+        rules_of_equal_shares(plan, "processes run")
         plan.save(Path(path).with_suffix(".json"))
         _write(
             path,

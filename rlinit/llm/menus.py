@@ -232,8 +232,7 @@ def to_graph(
     rules = _Rules(training is not None, zero, optimizer_factor(optimizer), flash_attention, recompute, batches)
     passes = {of_kind.devices[0].kind: _Pass.of(model, of_kind.devices[0], phase, rules) for of_kind in kinds}
     groups = {
-        kind: list(groups_of(of_kind, model.costs.get(kind), degrees))
-        for kind, of_kind in zip(passes, kinds, strict=True)
+        kind: groups_of(of_kind, model.costs.get(kind), degrees) for kind, of_kind in zip(passes, kinds, strict=True)
     }
     one, units = next(iter(passes.values())), model.units(granularity)
     offered = sorted({group.t for row in groups.values() for group in row})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any, get_args
 
@@ -82,21 +83,18 @@ def _solve(search: GroupsSearch, ideals: Ideals, name: str, *, all_ideals: bool)
     """Close the gap over some ideals; bounds count where they are all there are."""
     incumbent, bounds, complete = search.incumbent, list[float](), True
     known = incumbent.bounds[0] if incumbent.bounds else 0.0
-    alone = not search.options.uniform
+    offer = partial(incumbent.offer, method=name)
+
+    def prove(bound: float) -> None:
+        if all_ideals and not search.options.uniform:
+            incumbent.raise_bound((bound,), name)
+
     for problem in _cases(search):
         upper = incumbent.values[0] if incumbent.values else np.inf
         lower = max(known, area_bound(problem)) if all_ideals else area_bound(problem)
         if lower >= upper:
             bounds.append(lower)
             continue
-
-        def offer(found: GroupedStages) -> None:
-            incumbent.offer(found, name)
-
-        def prove(bound: float) -> None:
-            if all_ideals and alone:
-                incumbent.raise_bound((bound,), name)
-
         result = solve_groups(
             problem, ideals, lower=lower, upper=upper, budget=incumbent.budget, on_solution=offer, on_bound=prove
         )
@@ -171,18 +169,14 @@ def group_baselines(search: GroupsSearch) -> list[Baseline[GroupedStages]]:
     divisors = problem.replicas[divides].tolist()
     least, last = degrees[0], degrees[-1]
     shapes = {(degree, d): restricted(problem, degree, d) for degree in degrees for d in divisors}
-    alone = [np.where(np.arange(len(problem.counts)) == k, problem.counts, 0) for k in range(len(problem.counts))]
-    whole = [(k, d) for k, counts in enumerate(alone) for d in divisors if d * least <= counts.sum()]
+    alone = np.diag(problem.counts)
+    most = {k: d for k, counts in enumerate(alone) for d in divisors if d * least <= counts.sum()}
     apart = replace(
         problem, replicas=problem.replicas[divides], gradient_share=problem.gradient_share[:, divides],
         mixes=problem.mixes[:0], mix_s=problem.mix_s[:, :0],
     )  # fmt: skip
     rules: dict[str, list[GroupProblem]] = {
-        "data parallel": [
-            replace(shapes[least, d], counts=np.minimum(alone[k], d * least))
-            for k, d in whole
-            if (k, d) == max(pair for pair in whole if pair[0] == k)
-        ],
+        "data parallel": [replace(shapes[least, d], counts=np.minimum(alone[k], d * least)) for k, d in most.items()],
         "pipeline": [case for shape, case in shapes.items() if shape == (least, 1)],
         "tensor groups": [case for shape, case in shapes.items() if shape == (last, 1)],
         "Megatron's rule": [shapes[last, d] for d in divisors],
@@ -208,8 +202,7 @@ def group_baselines(search: GroupsSearch) -> list[Baseline[GroupedStages]]:
                 plan = solve_groups(case, runs, lower=low, upper=value, budget=search.incumbent.budget).assignment
             if plan is not None and (seconds := group_value(problem, plan)[0]) < value:
                 best, value, solved[id(case)] = plan, seconds, plan
-        plain = name in ("pipeline", "uniform", "one kind a stage") or name.endswith(" alone")
-        note = "" if plain or not cases else f"tensor degree {cases[0].degrees[0]}"
+        note = f"tensor degree {cases[0].degrees[0]}" if cases and name in _OF_ONE_DEGREE else ""
         if best is None:
             rows.append(Baseline(name, None, None, _why_not(tight, runs, note)))
         else:
@@ -219,16 +212,18 @@ def group_baselines(search: GroupsSearch) -> list[Baseline[GroupedStages]]:
     return rows
 
 
+_OF_ONE_DEGREE = ("data parallel", "tensor groups", "Megatron's rule")
+"""Rules whose tensor degree is said with them."""
+
 _WHY_S = 0.5
 """Seconds in which the bytes that a rule's plan lacks are looked for."""
 
 
 def _why_not(cases: Sequence[GroupProblem], runs: Ideals, note: str) -> str:
     """Return why a rule has no plan, by its fewest and its most replicas, after what is said of the rule."""
-    budget, lacks = Budget(_WHY_S), list[float]()
-    for case in cases[:: max(1, len(cases) - 1)]:
-        missing = missing_bytes(case, runs, budget)
-        lacks += [missing] if missing is not None else []
+    budget = Budget(_WHY_S)
+    missing = [missing_bytes(case, runs, budget) for case in cases[:: max(1, len(cases) - 1)]]
+    lacks = [size for size in missing if size is not None]
     why = "it does not fit" if cases else "no stage may be so"
     if lacks:
         why += f": {format_bytes(min(lacks))} a device are missing"

@@ -318,7 +318,7 @@ def stage_costs(problem: StageProblem, assignment: StageAssignment) -> FloatArra
     class_of = classes[stage]
     held = np.bincount(stage, weights=problem.param_bytes, minlength=k)
     cost = np.bincount(stage, weights=problem.work_s[class_of, np.arange(n)], minlength=k)
-    made, enters, leaves = _crossings(problem, stage)
+    made, enters, leaves = crossings(problem, stage, k)
     cost += np.bincount(made[leaves], weights=problem.out_s[classes[made[leaves]], np.flatnonzero(leaves)], minlength=k)
     tensor, at = enters // k, enters % k
     cost += np.bincount(at, weights=problem.in_s[classes[at], tensor], minlength=k)
@@ -327,9 +327,19 @@ def stage_costs(problem: StageProblem, assignment: StageAssignment) -> FloatArra
     return np.where(held > problem.memory_bytes[classes] * CAPACITY_SLACK, np.inf, cost)
 
 
-def _crossings(problem: StageProblem, stage: IntArray) -> tuple[IntArray, IntArray, NDArray[np.bool_]]:
-    """Return the stage each tensor is made in, tensor * k + stage for each stage it enters, and whether it leaves."""
-    k, m = problem.num_stages, problem.num_tensors
+def crossings(problem: StageProblem, stage: IntArray, k: int) -> tuple[IntArray, IntArray, NDArray[np.bool_]]:
+    """Return the stage each tensor is made in, tensor * k + stage for each stage it enters, and whether it leaves.
+
+    Parameters
+    ----------
+    problem
+        The problem, of which only the tensors count.
+    stage
+        (n,) stage of each node.
+    k
+        Number of stages.
+    """
+    m = problem.num_tensors
     tensor_of = np.repeat(np.arange(m, dtype=np.int64), np.diff(problem.tensor_indptr))
     made = stage[problem.tensor_src]
     used = stage[problem.tensor_dst]
@@ -357,7 +367,7 @@ def memory_value(problem: StageProblem, stage: IntArray) -> MemoryValue:
     ).all():
         return (np.inf, np.inf, np.inf)
     off_cache = np.maximum(held - problem.cache_bytes[problem.stage_class], 0.0).sum()
-    made, _, leaves = _crossings(problem, stage)
+    made, _, leaves = crossings(problem, stage, k)
     traffic = np.bincount(made[leaves], weights=problem.tensor_bytes[leaves], minlength=k)
     return (float(held.max()), float(off_cache), float(traffic.max()))
 

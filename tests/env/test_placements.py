@@ -1,4 +1,4 @@
-"""Placement as an environment: interface, masks, rewards, values."""
+"""Placement as an environment: interface, masks, rewards, values, and many episodes at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 import rlinit.env
 from rlinit.checker.placements import check_placement
 from rlinit.datasets.random.randomly_wired import rwnn
-from rlinit.env import OneProblem, PlacementEnv
+from rlinit.env import OneProblem, PlacementEnv, PlacementVectorEnv
+from rlinit.env.random_problems import RandomlyWired
 from rlinit.env.state import improvement
 from rlinit.errors import RlinitError
 from rlinit.hardware import Hardware
@@ -61,12 +62,12 @@ def test_episodes_are_feasible_and_rewards_add_up(
     problem = random_placement_problem(
         seed, ops, memory_fraction=memory, group_fraction=groups, missing_links=links, transfers=transfers
     )
-    env = PlacementEnv(OneProblem(problem))
+    env = PlacementEnv(OneProblem(problem), rewards="dense")
     rewards, info = play(env, seed)
     if not rewards:
         return
-    if len(env.episode.order) == ops:
-        placement = env.episode.placement()
+    if env.episodes.steps[0] == ops:
+        placement = env.episodes.placement(0)
         assert info["value"] == makespan(problem, placement) < np.inf
         assert (held_bytes(problem, placement.device) <= problem.capacity_bytes * (1 + 1e-9)).all()
     else:
@@ -99,7 +100,7 @@ def test_value_is_the_checkers() -> None:
     problem = lower_placement(graph, hardware, "latency", resident="weights").problem
     env = PlacementEnv(OneProblem(problem))
     _, info = play(env, 1)
-    placement = env.episode.placement()
+    placement = env.episodes.placement(0)
     plan = placement_plan(problem, placement, graph, hardware, method="environment", resident="weights")
     assert plan.value == info["value"]
     assert check_placement(plan, graph, hardware) == pytest.approx(info["value"], rel=1e-12)
@@ -132,3 +133,20 @@ def test_throughput_problem_is_refused() -> None:
     """A problem whose ops are split into shards is an error that says so."""
     with pytest.raises(RlinitError, match="shards"):
         PlacementEnv(OneProblem(random_placement_problem(0, 4, shards=2)))
+
+
+@pytest.mark.parametrize("rewards", ["dense", "final"])
+def test_many_episodes_equal_single_ones(rewards: Any) -> None:
+    """The native vector gives what Gymnasium's vector of single environments gives, over resets of episodes."""
+    source = RandomlyWired(nodes_per_module=6)
+    native = PlacementVectorEnv(4, source, rewards=rewards)
+    single = gym.vector.SyncVectorEnv([lambda: PlacementEnv(source, rewards=rewards)] * 4)
+    rng = np.random.default_rng(0)
+    (seen, info), (want, _) = native.reset(seed=11), single.reset(seed=11)
+    for _ in range(20):
+        assert all(np.array_equal(seen[name], want[name]) for name in want)
+        mask = info["action_mask"]
+        actions = np.array([rng.choice(np.flatnonzero(row)) if row.any() else 0 for row in mask])
+        seen, *rest, info = native.step(actions)
+        want, *rest_want, _ = single.step(actions)
+        assert all(np.array_equal(ours, theirs) for ours, theirs in zip(rest, rest_want, strict=True))

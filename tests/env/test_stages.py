@@ -1,4 +1,4 @@
-"""Stage scheduling as an environment: interface, masks, rewards, values."""
+"""Stage scheduling as an environment: interface, masks, rewards, values, and many episodes at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 import rlinit.env
 from rlinit.checker.stages import stage_uses
-from rlinit.env import OneProblem, StageEnv
+from rlinit.env import OneProblem, StageEnv, StageVectorEnv
+from rlinit.env.random_problems import SyntheticStages
 from rlinit.env.state import improvement
 from rlinit.errors import RlinitError
 from rlinit.graph import Graph
@@ -79,7 +80,7 @@ def test_value_is_the_checkers(objective: Any) -> None:
     lowered = lower_stages(graph, hardware, objective)
     env = StageEnv(OneProblem(lowered.problem))
     _, _, info = play(env, 5)
-    sliced = slice_order(lowered.problem, np.array(env.episode.order))
+    sliced = slice_order(lowered.problem, env.episodes.order[0])
     assert sliced is not None
     found = sliced[0]
     stage = {name: int(found.stage[lowered.node_of_op[v]]) for v, name in enumerate(graph.names)}
@@ -89,19 +90,23 @@ def test_value_is_the_checkers(objective: Any) -> None:
     assert info["value"] == pytest.approx(true, rel=1e-12)
 
 
-@given(seed=st.integers(0, 10_000), nodes=st.integers(1, 10))
+@given(seed=st.integers(0, 10_000), nodes=st.integers(1, 10), tight=st.booleans())
 @settings(max_examples=draws(20), deadline=None)
-def test_the_last_reward_is_all(seed: int, nodes: int) -> None:
-    """The reward is the improvement on the sliced natural order, given after the last action."""
+def test_dense_rewards_add_up_to_the_final_one(seed: int, nodes: int, tight: bool) -> None:
+    """Dense rewards add up to the final reward, the improvement on the sliced natural order."""
     problem = random_problem(seed, nodes, objective="memory" if seed % 2 else "pipeline")
-    actions, rewards, info = play(StageEnv(OneProblem(problem)), seed)
+    source = OneProblem(problem)
+    actions, dense, info = play(StageEnv(source, rewards="dense"), seed)
+    same, final, _ = play(StageEnv(source, rewards="final"), seed)
     found, natural = slice_order(problem, np.array(actions)), slice_order(problem, problem.order)
     assert found is not None
     assert natural is not None
+    assert actions == same
     assert info["value"] == found[1][0]
     assert info["reference"] == natural[1][0]
-    assert not any(rewards[:-1])
-    assert rewards[-1] == improvement(found[1][0], natural[1][0])
+    assert not any(final[:-1])
+    assert final[-1] == improvement(found[1][0], natural[1][0])
+    assert sum(dense) == pytest.approx(final[-1], abs=1e-12)
 
 
 def test_improvement_is_bounded_and_relative() -> None:
@@ -138,15 +143,36 @@ def test_given_problem_and_unknown_options() -> None:
         env.reset(options={"problem": random_problem(1, 8)})
     with pytest.raises(RlinitError, match="'probelm'"):
         env.reset(options={"probelm": small})
+    with pytest.raises(RlinitError, match="'dense' or 'final'"):
+        StageEnv(rewards="sparse")  # type: ignore[arg-type]
 
 
-def test_many_episodes_side_by_side() -> None:
-    """Gymnasium's vector plays several environments, each over episodes of its own."""
-    envs = gym.make_vec(rlinit.env.STAGES, num_envs=3, vectorization_mode="sync")
-    seen, info = envs.reset(seed=0)
-    assert seen["nodes"].shape[:2] == (3, 30)
-    over = np.zeros(3, bool)
-    for _ in range(30):
-        seen, _, over, _, info = envs.step(info["action_mask"].argmax(axis=1))
-    assert over.all()
-    assert np.isfinite(info["value"]).all()
+@pytest.mark.parametrize("rewards", ["dense", "final"])
+def test_many_episodes_equal_single_ones(rewards: Any) -> None:
+    """The native vector gives what Gymnasium's vector of single environments gives, over resets of episodes."""
+    source = SyntheticStages(7)
+    native = StageVectorEnv(5, source, rewards=rewards)
+    single = gym.vector.SyncVectorEnv([lambda: StageEnv(source, rewards=rewards)] * 5)
+    rng = np.random.default_rng(0)
+    (seen, info), (want, info_want) = native.reset(seed=11), single.reset(seed=11)
+    for _ in range(20):
+        for name in want:
+            assert np.array_equal(seen[name], want[name])
+        assert np.array_equal(info["action_mask"], info_want["action_mask"])
+        mask = info["action_mask"]
+        actions = np.array([rng.choice(np.flatnonzero(row)) if row.any() else 0 for row in mask])
+        seen, *rest, info = native.step(actions)
+        want, *rest_want, info_want = single.step(actions)
+        for ours, theirs in zip(rest, rest_want, strict=True):
+            assert np.array_equal(ours, theirs)
+        if "value" in info_want:
+            there = info_want["_value"]
+            assert np.array_equal(info["_value"], there)
+            assert np.array_equal(info["value"][there], info_want["value"][there])
+
+
+def test_registered_vector_is_the_native_one() -> None:
+    """`gymnasium.make_vec` with the vector entry point gives the native vector."""
+    envs = gym.make_vec(rlinit.env.STAGES, num_envs=3, vectorization_mode="vector_entry_point")
+    assert isinstance(envs.unwrapped, StageVectorEnv)
+    assert envs.reset(seed=0)[0]["nodes"].shape[:2] == (3, 30)

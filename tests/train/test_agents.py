@@ -39,7 +39,7 @@ def test_trained_is_better_than_untrained_on_unseen_graphs() -> None:
     """After seconds of REINFORCE greedy values of unseen graphs fall by more than chance would explain."""
     kind = ProblemParams(memory_share=0.0, cache_share=0.0, draws=8)
     task = StageTask(StageParams(hidden=32, layers=3, draw=kind))
-    learner = Learner(task.network(0), OptimiserConfig(learning_rate=3e-3), "cpu")
+    learner = Learner(task.network(0), OptimiserConfig(learning_rate=3e-3), "float32", "cpu")
     unseen = task.generate(10**6, 30, 300)
     before = greedy_values(task, learner, unseen)
     assert np.allclose(before, unseen.reference, rtol=1e-9)

@@ -28,7 +28,7 @@ TASK = TinyTask(TinyParams())
 
 def learner_of(seed: int = 0, **changes: float) -> Learner:
     """Return a learner of a fresh tiny network."""
-    return Learner(TASK.network(seed), OptimiserConfig(**{"learning_rate": 3e-2, **changes}), "cpu")
+    return Learner(TASK.network(seed), OptimiserConfig(**{"learning_rate": 3e-2, **changes}), "float32", "cpu")
 
 
 def lesson(algorithm: Reinforce, step: int) -> None:
@@ -95,6 +95,16 @@ def test_reinforce_learns() -> None:
         lesson(algorithm, step)
     assert before > 0.4
     assert gap_of(learner) < 0.02
+
+
+def test_bfloat16_learns_too() -> None:
+    """Under autocast in bfloat16 the weights stay float32 and the gap closes."""
+    learner = Learner(TASK.network(0), OptimiserConfig(learning_rate=3e-2), "bfloat16", "cpu")
+    algorithm = Reinforce(TASK, learner, ReinforceConfig(), 8)
+    for step in range(60):
+        lesson(algorithm, step)
+    assert all(weight.dtype == torch.float32 for weight in learner.network.parameters())
+    assert gap_of(learner) < 0.05
 
 
 def test_average_follows_the_weights() -> None:

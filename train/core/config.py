@@ -107,6 +107,8 @@ class TrainConfig(Generic[P]):
     """Start from these weights: another run's folder (its last average) or a checkpoint (its best.safetensors)."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Where the network lives. cuda is an error where there is none."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Arithmetic of the network's forward pass."""
     threads: int = 1
     """Threads of torch; more than one gives up bit-identical repetition."""
     workers: int = 1

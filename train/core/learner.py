@@ -1,8 +1,9 @@
-"""One network being trained: optimiser, learning rate, and the step from a loss to new weights."""
+"""One network being trained: precision, optimiser, learning rate, and the step from a loss to new weights."""
 
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager
 from functools import partial
 
 import torch
@@ -43,6 +44,8 @@ class Learner:
         Moved to the device.
     config
         Optimiser.
+    precision
+        ``float32`` or ``bfloat16``: autocast of forward passes. Weights stay float32.
     device
         ``cpu`` or ``cuda``.
 
@@ -52,7 +55,7 @@ class Learner:
         cuda is asked for and absent.
     """
 
-    def __init__(self, network: nn.Module, config: OptimiserConfig, device: str) -> None:
+    def __init__(self, network: nn.Module, config: OptimiserConfig, precision: str, device: str) -> None:
         if device == "cuda" and not torch.cuda.is_available():
             raise TrainingFailure(
                 "device is cuda, but torch finds no usable GPU here; pass --device cpu, or install a torch built "
@@ -64,6 +67,7 @@ class Learner:
         self.optimiser = torch.optim.AdamW(
             self.network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
         )
+        self.halved = precision == "bfloat16"
         self.average: AveragedModel | None = None
         if config.average > 0:
             self.average = AveragedModel(self.network, avg_fn=partial(_averaged, config.average))
@@ -74,6 +78,10 @@ class Learner:
         if self.average is None or int(self.average.n_averaged) == 0:
             return self.network
         return self.average.module
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """Return the context of forward passes."""
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.halved)
 
     def set_rate(self, progress: float) -> float:
         """Set and return the learning rate at `progress`."""

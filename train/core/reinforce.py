@@ -69,7 +69,8 @@ class Reinforce:
             The batch's seed; what is drawn in rollouts derives from it.
         """
         task, learner = self.task, self.learner
-        outputs = task.forward(learner.network, batch, learner.device)
+        with learner.autocast():
+            outputs = task.forward(learner.network, batch, learner.device)
         played = task.rollout(learner.network, batch, outputs, samples=self.samples, seed=batch_seed(seed, 1))
         choices = task.choices(learner.network, batch, outputs, played)
         weight = choice_weights(choices, shared_advantage(played.reward))

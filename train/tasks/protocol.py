@@ -150,6 +150,8 @@ class Task(Protocol[B, O, T]):
     def forward(self, network: torch.nn.Module, batch: B, device: torch.device) -> O:
         """Return the network's outputs for the batch, with gradients where they are enabled.
 
+        Runs under autocast.
+
         Parameters
         ----------
         network

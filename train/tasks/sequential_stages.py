@@ -87,7 +87,7 @@ class PointerTask(StageTask):
         See `Task.forward`.
         """
         encoded: EncodedNodes = network(PointerBatch.of(batch.problems, device))
-        return encoded
+        return encoded.single()
 
     def orders(
         self, network: Any, batch: StageProblems, outputs: EncodedNodes, samples: int, seed: int | None

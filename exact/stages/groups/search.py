@@ -134,11 +134,8 @@ def _sums(problem: GroupProblem, table: IdealTable, busy: FloatArray) -> GroupSu
 
     (time, there), (gradient, _), (held, _), (fixed, _), (shared, _), (whole, _) = (
         least_of_rows(problem, column)
-        for column in (
-            problem.time_s, problem.gradient_s, problem.held_bytes, problem.fixed_bytes, problem.shared_bytes,
-            problem.held_bytes + problem.fixed_bytes + problem.shared_bytes,
-        )
-    )  # fmt: skip
+        for column in (*problem.columns, problem.held_bytes + problem.fixed_bytes + problem.shared_bytes)
+    )
     filling = np.where(there, _worth(problem)[:, None] * whole, np.inf).min(axis=0)
     terms = 4.0 * np.finfo(np.float64).eps * problem.num_nodes
     return GroupSums(
@@ -177,14 +174,11 @@ class GroupSearch:
         weight, _ = quantized(busy)
         self.table = IdealTable.build(ideals, weight)
         bit_of = inverse_of(structure.order)
-        columns = (
-            problem.time_s, problem.gradient_s, problem.held_bytes, problem.fixed_bytes, problem.shared_bytes,
-        )  # fmt: skip
         self.sums = _sums(problem, self.table, busy)
         self.lattice = Lattice(self.table.crossings, problem.transfer_s)
         self.variants = VariantArrays(
-            problem.row_indptr, *columns, problem.sync_indptr, problem.sync_s, structure.pred_indptr, structure.pred,
-            structure.succ_indptr, structure.succ, structure.order, bit_of,
+            problem.row_indptr, *problem.columns, problem.sync_indptr, problem.sync_s, structure.pred_indptr,
+            structure.pred, structure.succ_indptr, structure.succ, structure.order, bit_of,
         )  # fmt: skip
         n, worth = problem.microbatches, worth_of_kinds(problem)
         sizes = problem.counts[1:] + 1
@@ -209,16 +203,6 @@ class GroupSearch:
         cells = max(2 * len(used), 64)
         self.labels = np.zeros((cells * (problem.most_replicas + 2), LABEL_COLUMNS), np.int64)
 
-    def limits(self, more_bytes: float | FloatArray = 0.0) -> GroupLimits:
-        """Return what there is of devices, replicas and memory.
-
-        Parameters
-        ----------
-        more_bytes
-            Of each device, beside the problem's, or (c,) by form.
-        """
-        return self._limits._replace(memory=(self.problem.memory_bytes + more_bytes) * CAPACITY_SLACK)
-
     def run(self, limit: float, budget: Budget, more_bytes: float | FloatArray = 0.0) -> GroupPass:
         """Look for a plan of stages within a threshold.
 
@@ -231,7 +215,8 @@ class GroupSearch:
         more_bytes
             Of each device, beside the problem's, or (c,) by form.
         """
-        limits, p = self.limits(more_bytes), self.table.num_ideals
+        limits = self._limits._replace(memory=(self.problem.memory_bytes + more_bytes) * CAPACITY_SLACK)
+        p = self.table.num_ideals
         ends, least = np.zeros(p + 1, np.int64), np.zeros(p, np.int64)
         self.labels[0] = (0, 0, -1, -1, -1, -1, 0)
         ends[p - 1] = 1
@@ -306,8 +291,8 @@ def solve_groups(
     lower: float,
     upper: float,
     budget: Budget,
-    on_solution: Callable[[GroupedStages], None] | None = None,
-    on_bound: Callable[[float], None] | None = None,
+    on_solution: Callable[[GroupedStages], object] | None = None,
+    on_bound: Callable[[float], object] | None = None,
 ) -> StageResult[GroupedStages]:
     """Return the plan of the least bottleneck over some ideals.
 
@@ -419,16 +404,13 @@ def restricted(problem: GroupProblem, degree: int, replicas: int) -> GroupProble
         The numbers.
     """
     n, (begin, end) = problem.num_nodes, np.searchsorted(problem.degrees, [degree, degree + 1])
+    of_forms = ("degrees", "kind", "transfer_s", "memory_bytes", "most_param_bytes")
     return replace(
         problem,
-        degrees=problem.degrees[begin:end],
-        kind=problem.kind[begin:end],
         row_indptr=problem.row_indptr[begin * n : end * n + 1],
         gradient_share=problem.gradient_share[begin:end, problem.replicas == replicas],
-        transfer_s=problem.transfer_s[begin:end],
         replicas=np.array([replicas], np.int64),
-        memory_bytes=problem.memory_bytes[begin:end],
         mixes=problem.mixes[:0],
         mix_s=problem.mix_s[begin:end, :0],
-        most_param_bytes=problem.most_param_bytes[begin:end],
+        **{name: getattr(problem, name)[begin:end] for name in of_forms},
     )

@@ -209,6 +209,11 @@ class EncodedNodes:
     latent: Tensor
     state: tuple[Tensor, Tensor]
 
+    def single(self) -> EncodedNodes:
+        """Return the same in float32, whatever precision they were computed in."""
+        state = (self.state[0].float(), self.state[1].float())
+        return EncodedNodes(self.inputs.float(), self.latent.float(), state)
+
 
 class PointerNetwork(nn.Module):
     """LSTM encoder and pointing LSTM decoder.

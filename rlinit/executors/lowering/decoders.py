@@ -7,7 +7,7 @@ are split by columns and rows (`tp_plan`); both are followed, so that every fami
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +69,7 @@ class DecoderStage:
         Numbers of the layers that run forward again in the backward pass.
     """
 
-    def __init__(self, model: Any, span: Span, mesh: Any = None, recomputed: frozenset[int] = frozenset()) -> None:
+    def __init__(self, model: Any, span: Span, mesh: Any = None, recomputed: Collection[int] = ()) -> None:
         import torch
         from torch.utils.checkpoint import checkpoint
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -51,8 +51,8 @@ class Group(NamedTuple):
         return rounds * self.all_to_all(size) if found is None else float(found.seconds[0])
 
 
-def groups_of(of_kind: Hardware, tables: MeasuredTables | None, degrees: Sequence[int] | None) -> Iterator[Group]:
-    """Yield the groups that devices of a kind may form.
+def groups_of(of_kind: Hardware, tables: MeasuredTables | None, degrees: Sequence[int] | None) -> list[Group]:
+    """Return the groups that devices of a kind may form.
 
     Parameters
     ----------
@@ -63,14 +63,6 @@ def groups_of(of_kind: Hardware, tables: MeasuredTables | None, degrees: Sequenc
     degrees
         By default 1, 2, 4, ... as long as they divide a node.
     """
-    links = links_of(of_kind)
-    for t in _powers(math.gcd(*map(len, of_kind.nodes.values()))) if degrees is None else degrees:
-        yield Group(t, links, tables)
-
-
-def _powers(room: int) -> Iterator[int]:
-    """Yield 1, 2, 4, ... as long as they divide a number of devices."""
-    t = 1
-    while room % t == 0:
-        yield t
-        t *= 2
+    links, room = links_of(of_kind), math.gcd(*map(len, of_kind.nodes.values()))
+    powers = [t for t in (1 << i for i in range(room.bit_length())) if room % t == 0]
+    return [Group(t, links, tables) for t in (powers if degrees is None else degrees)]

@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 
 from rlinit.errors import InvalidPlan
-from rlinit.plan import Plan
+from rlinit.menu import is_recomputed
+from rlinit.plan import GroupRules, Plan, StageUse
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|h)[._]?(\d+)(?:\.|$)")
 """The number of the layer in the name of an op, such as ``layer3.attention`` or ``model.layers.3.mlp``."""
@@ -69,21 +70,40 @@ def decoder_spans(plan: Plan, num_layers: int) -> list[Span]:
     return spans
 
 
-def need_equal_shares(plan: Plan, runs: str) -> None:
-    """Refuse a plan whose replicas of a stage take unequal shares of a batch.
+def rules_of_equal_shares(plan: Plan, runs: str) -> GroupRules:
+    """Return the rules of a plan of stages of several devices whose replicas take equal shares of a batch.
 
     Parameters
     ----------
     plan, runs
-        Stages of several devices, and who runs equal shares alone, such as "vLLM runs".
+        The plan, and who runs equal shares alone, such as "vLLM runs".
 
     Raises
     ------
     InvalidPlan
-        It is one; the message names the stage.
+        It has no such stages, or shares are unequal; the message names the stage.
     """
+    rules = plan.groups
+    if rules is None or plan.assignment is None:
+        raise InvalidPlan(
+            f"the plan is {plan.status} and has no stages of several devices; make it with replicas='auto' and "
+            "tensor_parallel='auto'"
+        )
     for j, use in enumerate(plan.stages):
-        if use.shares or (plan.groups is not None and plan.groups.microbatches % use.replicas):
+        if use.shares or rules.microbatches % use.replicas:
             raise InvalidPlan(
                 f"replicas of stage {j} take unequal shares of a batch; {runs} equal ones (plan with replicas='auto')"
             )
+    return rules
+
+
+def recomputed_layers(use: StageUse) -> set[int]:
+    """Return the layers of a stage that run forward twice.
+
+    Parameters
+    ----------
+    use
+        The stage, with variants.
+    """
+    layers = {layer_of(op) for op, name in use.variants.items() if is_recomputed(name)}
+    return {layer for layer in layers if layer is not None}

@@ -26,7 +26,7 @@ large transformer models, MLSys 2023, section 4.2.2.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -36,7 +36,6 @@ from rlinit.arrays import FloatArray
 from rlinit.costs.roofline import known_bytes
 from rlinit.devices.efficiency import op_class
 from rlinit.graph import Graph
-from rlinit.tensors import FurtherTensors
 
 _ALL = -1
 """Label of a dimension of which an op needs all."""
@@ -251,6 +250,39 @@ class _Read(NamedTuple):
         return [(before.get(name, -1), tuple(shape)) for name, *shape in noted]
 
 
+class _Labelled(NamedTuple):
+    """An op whose dimensions have labels.
+
+    `operands` are what it reads, each with a label of every dimension, `out` those of its output; `units` says of a
+    label into how many equal parts it falls at most.
+    """
+
+    kind: str
+    operands: Sequence[tuple[Operand, Sequence[int]]]
+    out: Sequence[int]
+    units: Mapping[str, int]
+
+    @property
+    def held(self) -> set[int]:
+        """Labels of parameters and constants."""
+        return {label for one, row in self.operands if one.op < 0 for label in row} - {_ALL}
+
+    def beginnings(self) -> Iterator[int]:
+        """Yield the labels that a product of parameters may be split by, the best first."""
+        read = {label for one, row in self.operands if one.op >= 0 for label in row}
+        for one, row in self.operands:
+            if one.op >= 0 or len(row) < 2:
+                continue
+            sized = zip(row, one.shape, strict=True)
+            summed = [label for label, size in sized if label not in (*self.out, _ALL) and size > 1]
+            if not summed:
+                continue
+            made = [label for label in row if label in self.out and label != _ALL]
+            alike, columns = [x for x in made if x in read], [x for x in made if x not in read]
+            yield from alike
+            yield from [*summed, *columns] if op_class(self.kind) == "lookup" else [*columns, *summed]
+
+
 class _Placing:
     """Lays ops out one after another."""
 
@@ -265,34 +297,32 @@ class _Placing:
         axes = row.get("axes")
         before = self.graph.pred[self.graph.pred_indptr[v] : self.graph.pred_indptr[v + 1]].tolist()
         if axes is None or noted is None:
-            self._whole(v, before)
+            self._gather(v, before)
             return
         operands = [Operand(u, shape, self.layout.pieces[u] if u >= 0 else None) for u, shape in noted]
         self.layout.read[v] = [None] * len(operands)
         if "labels" in axes:
-            self._by_labels(v, operands, axes)
+            *rows, out = axes["labels"]
+            pairs = list(zip(operands, rows, strict=True))
+            self._by_labels(v, _Labelled(self.graph.kinds[v], pairs, out, axes.get("units", {})))
             return
         first, made = operands[0], _shapes(row)
-        pieces = None if first.pieces is None else self._passed(axes, first, made)
-        if first.pieces is None or pieces is None or len({len(shape) for shape in made}) > 1:
-            self._whole(v, before)
+        pieces = self._passed(axes, first, made)
+        if pieces is None or len({len(shape) for shape in made}) > 1:
+            self._gather(v, before)
             return
         self.layout.read[v][0], self.layout.pieces[v] = first.pieces, pieces
         self.layout.work[v] = 1.0 / self.t
 
-    def _whole(self, v: int, before: Sequence[int]) -> None:
-        """Let every device do all of an op."""
-        for u in before:
-            self._gather(v, u)
-
-    def _gather(self, v: int, u: int) -> None:
-        """Let an op have all of what another makes."""
-        if self.layout.pieces[u] is not None:
-            self.layout.gathered.add((u, v))
-        if self.layout.pieces[u] is not None and self._once(u, "all_gather"):
-            self.layout.exchanged_bytes["all_gather"][v] += self.bytes_of[u]
-        else:
-            self.layout.needed.add((u, v))
+    def _gather(self, v: int, sources: Iterable[int]) -> None:
+        """Let an op have all of what others make."""
+        for u in sources:
+            if self.layout.pieces[u] is not None:
+                self.layout.gathered.add((u, v))
+            if self.layout.pieces[u] is not None and self._once(u, "all_gather"):
+                self.layout.exchanged_bytes["all_gather"][v] += self.bytes_of[u]
+            else:
+                self.layout.needed.add((u, v))
 
     def _once(self, u: int, what: str) -> bool:
         """Return whether something is done with what an op makes for the first time."""
@@ -300,14 +330,13 @@ class _Placing:
         self.done.add((u, what))
         return new
 
-    def _by_labels(self, v: int, operands: Sequence[Operand], axes: dict[str, Any]) -> None:
-        *rows, out = axes["labels"]
-        label, runs = self._label_of(v, operands, rows, out, axes.get("units", {}))
-        if label == _ALL:
-            self._whole(v, [one.op for one in operands if one.op >= 0])
+    def _by_labels(self, v: int, op: _Labelled) -> None:
+        split = self._split_of(op)
+        if split is None:
+            self._gather(v, [one.op for one, _ in op.operands if one.op >= 0])
             return
-        layout, sizes, held = self.layout, 0.0, 0.0
-        for i, (one, row) in enumerate(zip(operands, rows, strict=True)):
+        (label, runs), layout, sizes, held = split, self.layout, 0.0, 0.0
+        for i, (one, row) in enumerate(op.operands):
             cut = label in row and runs.fit(one.shape[row.index(label)], self.t)
             if cut:
                 layout.read[v][i] = Pieces(row.index(label), runs)
@@ -316,7 +345,7 @@ class _Placing:
                 sizes, held = sizes + size, held + size / (self.t if cut else 1)
                 continue
             if one.pieces is not None and not (cut and one.pieces.dim == row.index(label)):
-                self._gather(v, one.op)
+                self._gather(v, [one.op])
             elif one.pieces is None and not cut:
                 layout.needed.add((one.op, v))
             if self.trained[one.op] and (one.pieces is None or not cut):
@@ -325,71 +354,53 @@ class _Placing:
                     layout.exchanged_bytes[what][v] += self.edge_bytes[one.op, v]
         layout.work[v] = 1.0 / self.t
         layout.params[v] = held / sizes if sizes else 1.0
-        if label in out:
-            layout.pieces[v] = Pieces(out.index(label), runs)
-        else:
-            layout.partial[v] = True
-            dim = self._tokens(v, operands, rows, out) if self.sequence else None
-            if dim is None:
-                layout.exchanged_bytes["all_reduce"][v] += self.bytes_of[v]
-                return
-            layout.pieces[v] = Pieces(dim, Runs(settled=False, tokens=True))
-            layout.exchanged_bytes["all_gather"][v] += self.bytes_of[v]
-            layout.exchanged_bytes["all_gather_back"][v] += self.bytes_of[v] * self.trained[v]
+        if label in op.out:
+            layout.pieces[v] = Pieces(op.out.index(label), runs)
+            return
+        layout.partial[v] = True
+        dim = self._tokens(op, _shapes(self.graph.extras[v])) if self.sequence else None
+        if dim is None:
+            layout.exchanged_bytes["all_reduce"][v] += self.bytes_of[v]
+            return
+        layout.pieces[v] = Pieces(dim, Runs(settled=False, tokens=True))
+        layout.exchanged_bytes["all_gather"][v] += self.bytes_of[v]
+        layout.exchanged_bytes["all_gather_back"][v] += self.bytes_of[v] * self.trained[v]
 
-    def _tokens(
-        self, v: int, operands: Sequence[Operand], rows: Sequence[Sequence[int]], out: Sequence[int]
-    ) -> int | None:
+    def _tokens(self, op: _Labelled, shapes: Sequence[tuple[int, ...]]) -> int | None:
         """Return the longest dimension of partial sums that no parameter has, to scatter them by; None without one."""
-        shapes, held = _shapes(self.graph.extras[v]), _held_labels(operands, rows)
         if len(shapes) != 1:
             return None
-        free = [d for d, label in enumerate(out) if label not in (*held, _ALL) and Runs().fit(shapes[0][d], self.t)]
+        fixed = {*op.held, _ALL}
+        free = [d for d, label in enumerate(op.out) if label not in fixed and Runs().fit(shapes[0][d], self.t)]
         return max(free, key=lambda d: shapes[0][d], default=None)
 
-    def _label_of(
-        self,
-        v: int,
-        operands: Sequence[Operand],
-        rows: Sequence[Sequence[int]],
-        out: Sequence[int],
-        units: dict[str, int],
-    ) -> tuple[int, Runs]:
-        """Return the label that an op is split by, and its runs; `_ALL` for none."""
-        pairs = zip(operands, rows, strict=True)
-        lying = [(one, row[one.pieces.dim]) for one, row in pairs if one.pieces is not None]
-        if self.sequence and lying and {label for _, label in lying}.isdisjoint(_held_labels(operands, rows)):
-            lying = lying if self._begun(v, operands, rows, out, units) is None else []
+    def _split_of(self, op: _Labelled) -> tuple[int, Runs] | None:
+        """Return the label that an op is split by, and its runs; None for none."""
+        lying = [(one, row[one.pieces.dim]) for one, row in op.operands if one.pieces is not None]
+        if not lying or (self.sequence and op.held.isdisjoint(label for _, label in lying)):
+            begun = self._begun(op)
+            if begun is not None or not lying:
+                return begun
         for one, label in sorted(lying, key=lambda pair: -math.prod(pair[0].shape)):
             assert one.pieces is not None
-            if label != _ALL and self._fits(label, one.pieces.runs, operands, rows, units):
+            if label != _ALL and self._fits(op, label, one.pieces.runs):
                 return label, one.pieces.runs
-        begun = None if lying else self._begun(v, operands, rows, out, units)
-        return (_ALL, Runs()) if begun is None else begun
+        return None
 
-    def _begun(
-        self,
-        v: int,
-        operands: Sequence[Operand],
-        rows: Sequence[Sequence[int]],
-        out: Sequence[int],
-        units: dict[str, int],
-    ) -> tuple[int, Runs] | None:
+    def _begun(self, op: _Labelled) -> tuple[int, Runs] | None:
         """Return the label that a product of parameters is split by where its input is whole; None for none."""
-        for label in self._beginnings(v, operands, rows, out):
+        for label in op.beginnings():
             runs = Runs(settled=False)
-            if self._fits(label, runs, operands, rows, units):
+            if self._fits(op, label, runs):
                 return label, runs
         return None
 
-    def _fits(
-        self, label: int, runs: Runs, operands: Sequence[Operand], rows: Sequence[Sequence[int]], units: dict[str, int]
-    ) -> bool:
+    def _fits(self, op: _Labelled, label: int, runs: Runs) -> bool:
         """Return whether an op can be split by a label: constants are cut by it, and what lies so has these runs."""
-        count = units.get(str(label))
+        count = op.units.get(str(label))
         if count is not None and (count % self.t or len(runs.lengths or (1,)) > 1):
             return False
-        for one, row in zip(operands, rows, strict=True):
+        for one, row in op.operands:
             if label in row:
                 at = row.index(label)
                 lies = one.pieces if one.pieces is not None and one.pieces.dim == at else None
@@ -400,26 +411,10 @@ class _Placing:
         runs.settled = runs.settled or count is not None
         return True
 
-    def _beginnings(
-        self, v: int, operands: Sequence[Operand], rows: Sequence[Sequence[int]], out: Sequence[int]
-    ) -> Iterator[int]:
-        """Yield the labels that a product of parameters may be split by, the best first."""
-        read = {label for one, row in zip(operands, rows, strict=True) if one.op >= 0 for label in row}
-        for one, row in zip(operands, rows, strict=True):
-            if one.op >= 0 or len(row) < 2:
-                continue
-            sized = zip(row, one.shape, strict=True)
-            summed = [label for label, size in sized if label not in (*out, _ALL) and size > 1]
-            if not summed:
-                continue
-            made = [label for label in row if label in out and label != _ALL]
-            alike, columns = [x for x in made if x in read], [x for x in made if x not in read]
-            yield from alike
-            yield from [*summed, *columns] if op_class(self.graph.kinds[v]) == "lookup" else [*columns, *summed]
-
     def _passed(self, axes: dict[str, Any], one: Operand, made: Sequence[tuple[int, ...]]) -> Pieces | None:
-        """Return how pieces lie after a view or a cut; None where they do not."""
-        assert one.pieces is not None
+        """Return how pieces lie after a view or a cut; None where they do not, or there are none."""
+        if one.pieces is None:
+            return None
         dim, runs = one.pieces
         if axes.get("view"):
             return seen(one.shape, one.pieces, made[0], self.t, last=self.last) if made else None
@@ -432,9 +427,8 @@ class _Placing:
         parts = tuple(shape[dim] for shape in made)
         if sum(parts) != one.shape[dim]:
             return None
-        if not runs.agree(Runs(parts)) or not runs.fit(one.shape[dim], self.t):
-            return None
-        return Pieces(dim, Runs())
+        agree = runs.agree(Runs(parts)) and runs.fit(one.shape[dim], self.t)
+        return Pieces(dim, Runs()) if agree else None
 
 
 def seen(
@@ -527,15 +521,12 @@ def local_graph(graph: Graph, layout: Layout) -> Graph:
     for (u, v), size in zip(graph.edges.tolist(), known_bytes(graph.edge_bytes).tolist(), strict=True):
         if (u, v) in layout.gathered:
             more[v] += (1.0 - 1.0 / t) * size
-    further = graph.further
-    if len(further):
-        further = FurtherTensors(further.op, further.size_bytes * made[further.op], further.port)
     return replace(
         graph,
         flops=graph.flops * layout.work,
         param_bytes=graph.param_bytes * layout.params,
         out_bytes=graph.out_bytes * made,
-        further=further,
+        further=replace(graph.further, size_bytes=graph.further.size_bytes * made[graph.further.op]),
         unheld_bytes=more,
         extras=extras,
         shared=(),
@@ -552,11 +543,6 @@ def _local(row: Mapping[str, Any], pieces: Pieces | None, degree: int) -> Mappin
             for dtype, *shape in row["outputs"]
         ]
     }
-
-
-def _held_labels(operands: Sequence[Operand], rows: Sequence[Sequence[int]]) -> set[int]:
-    """Return the labels of parameters and constants."""
-    return {label for one, row in zip(operands, rows, strict=True) if one.op < 0 for label in row} - {_ALL}
 
 
 def _shapes(row: Mapping[str, Any]) -> list[tuple[int, ...]]:

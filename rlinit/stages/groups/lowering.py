@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -65,16 +65,16 @@ def lower_groups(graph: Graph, hardware: Hardware, rules: GroupRules) -> Lowered
     structure = lower_stages(graph, one, "pipeline", op_work=[free]).problem
     passes = 2.0 if rules.training else 1.0
     links, inner = links_of(hardware), [links_of(one) for one in kinds]
-    columns, names = _rows(
+    columns, names, param_bytes = _rows(
         graph, menu, structure, rules, [(t, kinds[k].devices[0].kind, passes / inner[k].inside) for t, k in forms]
     )
     replicas, mixes = _replica_counts(rules, hardware.num_devices), _mixes(rules, kinds)
     whole = rules.exchange == "server"
     once, fastest = 4.0 if whole else 2.0, [one.between if whole else one.inside for one in inner]
-    rows_of = np.diff(columns["row_indptr"]).reshape(len(forms), -1).sum(axis=1).astype(np.int64)
+    rows_of = np.diff(columns["row_indptr"]).reshape(len(forms), -1).sum(axis=1)
     rates = np.repeat(np.array(fastest)[kind], rows_of)
     at_once = np.ones(len(degrees)) if whole else degrees.astype(np.float64)
-    gradient = columns["param_bytes"] * (once / (rules.microbatches * rates) if rules.training else 0.0)
+    gradient = param_bytes * (once / (rules.microbatches * rates) if rules.training else 0.0)
     blocks = [blocks_of([t for t, m in forms if m == k], kind) for k, kind in enumerate(kinds)]
     ringed = not whole and len(hardware.nodes) > 1
     problem = GroupProblem(
@@ -83,15 +83,8 @@ def lower_groups(graph: Graph, hardware: Hardware, rules: GroupRules) -> Lowered
         kind=kind,
         kinds=tuple(one.devices[0].kind for one in kinds),
         counts=np.array([one.num_devices for one in kinds]),
-        row_indptr=columns["row_indptr"].astype(np.int64),
-        time_s=columns["time_s"],
         gradient_s=gradient,
         gradient_share=np.stack([_gradient_shares(rules, t, replicas, blocks[k], inner[k]) for t, k in forms]),
-        held_bytes=columns["held_bytes"],
-        fixed_bytes=columns["fixed_bytes"],
-        shared_bytes=columns["shared_bytes"],
-        sync_indptr=columns["sync_indptr"].astype(np.int64),
-        sync_s=columns["sync_s"],
         transfer_s=passes * (structure.tensor_bytes / (at_once[:, None] * links.between) + links.between_s),
         replicas=replicas,
         microbatches=rules.microbatches,
@@ -105,8 +98,9 @@ def lower_groups(graph: Graph, hardware: Hardware, rules: GroupRules) -> Lowered
             ]
         ),
         in_flight={"": "one", "gpipe": "batch"}.get(rules.training, "behind"),
+        **columns,
     )
-    return LoweredGroups(problem, names, columns["param_bytes"])
+    return LoweredGroups(problem, names, param_bytes)
 
 
 MOST_KINDS = 4
@@ -135,14 +129,13 @@ def kinds_of(hardware: Hardware) -> list[Hardware]:
     """
     places: dict[str, list[int]] = {}
     for i, device in enumerate(hardware.devices):
-        first = hardware.devices[places.setdefault(device.kind, [i])[0]]
+        places.setdefault(device.kind, []).append(i)
+        first = hardware.devices[places[device.kind][0]]
         if replace(device, name=first.name, node=first.node) != first:
             raise InvalidHardware(
                 f"devices {first.name!r} and {device.name!r} of kind {device.kind!r} differ; "
                 "replicas and tensor groups need equal ones of a kind"
             )
-        if first is not device:
-            places[device.kind].append(i)
     rows = sorted(places.values(), key=lambda row: -len(row))
     if len(rows) > MOST_KINDS or math.prod(len(row) + 1 for row in rows[1:]) * len(hardware) > MOST_CELLS:
         raise InvalidHardware(
@@ -179,11 +172,9 @@ def blocks_of(degrees: Sequence[int], hardware: Hardware) -> list[int]:
     hardware
         The devices.
     """
-    room, blocks = math.gcd(*map(len, hardware.nodes.values())), [1]
-    for size in range(2, room + 1):
-        if room % size == 0 and size % blocks[-1] == 0 and not any(t % size for t in degrees if t > size):
-            blocks.append(size)
-    return blocks
+    room = math.gcd(*map(len, hardware.nodes.values()))
+    sizes = [size for size in range(1, room + 1) if room % size == 0]
+    return _chain([size for size in sizes if not any(t % size for t in degrees if t > size)])
 
 
 def _gradient_shares(
@@ -251,10 +242,10 @@ def _forms(menu: Menu, kinds: Sequence[Hardware], asked: int) -> list[tuple[int,
     return sorted(forms)
 
 
-def _chain(degrees: list[int]) -> list[int]:
-    """Return degrees each of which divides the next, so that groups of all of them fill nodes without a gap."""
+def _chain(sizes: list[int]) -> list[int]:
+    """Return sizes each of which divides the next, so that groups of all of them fill nodes without a gap."""
     chain: list[int] = []
-    for t in degrees:
+    for t in sizes:
         if not chain or t % chain[-1] == 0:
             chain.append(t)
     return chain
@@ -319,23 +310,19 @@ def links_of(hardware: Hardware) -> Links:
 
 def _rows(
     graph: Graph, menu: Menu, structure: StageProblem, rules: GroupRules, forms: Sequence[tuple[int, str, float]]
-) -> tuple[Mapping[str, FloatArray], tuple[str, ...]]:
-    """Return the columns of all variants that count, by form and op, and their names.
+) -> tuple[dict[str, Any], tuple[str, ...], FloatArray]:
+    """Return the columns of all variants that count, by form and op, their names, and their parameter bytes.
 
     Forms are degrees, names of kinds, and seconds of a byte that a group gathers.
     """
     rows: list[Variant] = []
     row_indptr, sync_indptr, syncs = [0], [0], list[float]()
-    neighbours = [
-        [
-            *structure.pred[structure.pred_indptr[v] : structure.pred_indptr[v + 1]].tolist(),
-            *structure.succ[structure.succ_indptr[v] : structure.succ_indptr[v + 1]].tolist(),
-        ]
-        for v in range(graph.num_ops)
-    ]
+    before = np.split(structure.pred, structure.pred_indptr[1:-1])
+    after = np.split(structure.succ, structure.succ_indptr[1:-1])
+    neighbours = [[graph.names[u] for u in (*before[v], *after[v])] for v in range(graph.num_ops)]
     for degree, kind, sync_s_per_byte in forms:
         for v, name in enumerate(graph.names):
-            around = [graph.names[u] for u in neighbours[v]]
+            around = neighbours[v]
             for variant in _chosen(_timed(menu.ops[name].get(degree, ()), kind), rules.recompute):
                 strange = sorted(set(variant.sync_bytes) - set(around))
                 if strange:
@@ -346,13 +333,14 @@ def _rows(
                 syncs += [sync_s_per_byte * variant.sync_bytes.get(other, 0.0) for other in around]
                 sync_indptr.append(len(syncs))
             row_indptr.append(len(rows))
-    columns = {what: np.array([getattr(row, what) for row in rows]) for what in SIZES}
-    whole = {"row_indptr": np.array(row_indptr), "sync_indptr": np.array(sync_indptr)}
-    lacking = np.flatnonzero(np.diff(whole["row_indptr"]).reshape(len(forms), -1).sum(axis=0) == 0)
+    columns: dict[str, Any] = {what: np.array([getattr(row, what) for row in rows]) for what in SIZES}
+    lacking = np.flatnonzero(np.diff(row_indptr).reshape(len(forms), -1).sum(axis=0) == 0)
     if len(lacking):
         what = f"at degree {forms[0][0]}" if len(forms) == 1 else "at a degree that fits a node"
         raise InvalidGraph(f"op {graph.names[lacking[0]]!r} has no variant {what}")
-    return {**columns, **whole, "sync_s": np.array(syncs, np.float64)}, tuple(row.name for row in rows)
+    param_bytes = columns.pop("param_bytes")
+    columns |= {"row_indptr": np.array(row_indptr), "sync_indptr": np.array(sync_indptr)}
+    return columns | {"sync_s": np.array(syncs, np.float64)}, tuple(row.name for row in rows), param_bytes
 
 
 def _timed(variants: tuple[Variant, ...], kind: str) -> tuple[Variant, ...]:

@@ -11,6 +11,7 @@ from rlinit.hardware import Hardware
 from rlinit.plan import GroupRules, ShareUse, StageUse
 from rlinit.stages.groups.lowering import LoweredGroups, blocks_of, kinds_of
 from rlinit.stages.groups.problem import GroupedStages, group_uses
+from rlinit.stages.problem import crossings
 
 
 def group_parts(
@@ -39,13 +40,10 @@ def group_parts(
         for j, names in _devices({j: int(counts[j, k]) for j in stages if counts[j, k]}, blocks, of_kind).items():
             named[j][k] = names
     structure = problem.structure
-    tensor_of = np.repeat(np.arange(structure.num_tensors), np.diff(structure.tensor_indptr))
-    made = plan.stage[structure.tensor_src][tensor_of]
-    leaves = made != plan.stage[structure.tensor_dst]
+    made, _, leaves = crossings(structure, plan.stage, len(stages))
     uses = []
     for j, own in enumerate(group_uses(problem, plan)):
         inside = np.flatnonzero(plan.stage == j)
-        sent = np.unique(tensor_of[leaves & (made == j)])
         variants = {k: {graph.names[v]: lowered.variants[plan.row[k, v]] for v in inside.tolist()} for k in own}
         order = sorted(own, key=lambda k: -own[k].time_s)
         use, devices = own[order[0]], tuple(name for k in order for name in named[j][k])
@@ -66,7 +64,7 @@ def group_parts(
                 overflow_s=0.0,
                 param_bytes=float(lowered.param_bytes[plan.row[order[0], inside]].sum()),
                 off_cache_bytes=0.0,
-                out_bytes=float(structure.tensor_bytes[sent].sum()),
+                out_bytes=float(structure.tensor_bytes[leaves & (made == j)].sum()),
                 replicas=int(plan.replicas[j].sum()),
                 tensor_parallel=int(plan.degree[j]),
                 devices=devices,

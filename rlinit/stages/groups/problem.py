@@ -66,7 +66,7 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.hardware import CAPACITY_SLACK
-from rlinit.stages.problem import StageProblem
+from rlinit.stages.problem import StageProblem, crossings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,6 +136,11 @@ class GroupProblem:
     def num_nodes(self) -> int:
         """Number of ops."""
         return self.structure.num_nodes
+
+    @property
+    def columns(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
+        """What variants take, (r,) each: seconds, gradients, bytes in flight, once, and shared."""
+        return self.time_s, self.gradient_s, self.held_bytes, self.fixed_bytes, self.shared_bytes
 
     @property
     def num_devices(self) -> int:
@@ -223,7 +228,7 @@ def group_uses(problem: GroupProblem, plan: GroupedStages) -> list[dict[int, Gro
     """
     d, several = plan.replicas.sum(axis=1), (plan.replicas > 0).sum(axis=1) > 1
     behind, forms, uses = np.cumsum(d[::-1])[::-1].tolist(), problem.forms, [dict[int, GroupUse]() for _ in d]
-    borders = _borders(problem.structure, plan.stage)
+    borders = _borders(problem.structure, plan.stage, len(d))
     for k in range(len(problem.counts)):
         stages, form = np.flatnonzero(plan.replicas[:, k]), np.full(len(d), -1)
         form[stages] = [forms[t, k] for t in plan.degree[stages].tolist()]
@@ -260,18 +265,16 @@ class _Borders(NamedTuple):
     far: IntArray
 
 
-def _borders(structure: StageProblem, stage: IntArray) -> _Borders:
-    tensor_of = np.repeat(np.arange(structure.num_tensors), np.diff(structure.tensor_indptr))
-    maker, reader = stage[structure.tensor_src][tensor_of], stage[structure.tensor_dst]
-    enters = np.unique(np.stack([reader, tensor_of])[:, maker != reader], axis=1)
-    left = np.unique(enters[1])
+def _borders(structure: StageProblem, stage: IntArray, k: int) -> _Borders:
+    made, enters, leaves = crossings(structure, stage, k)
+    left = np.flatnonzero(leaves)
     nodes, before, after = np.arange(len(stage)), np.diff(structure.pred_indptr), np.diff(structure.succ_indptr)
     node = np.concatenate([np.repeat(nodes, before), np.repeat(nodes, after)])
-    place_of_pred = np.arange(len(structure.pred)) - np.repeat(structure.pred_indptr[:-1], before)
-    place_of_succ = np.arange(len(structure.succ)) - np.repeat(structure.succ_indptr[:-1] - before, after)
-    places = np.stack([node, np.concatenate([place_of_pred, place_of_succ])])
+    first_succ = len(structure.pred) + structure.succ_indptr[:-1] - before
+    first = np.concatenate([np.repeat(structure.pred_indptr[:-1], before), np.repeat(first_succ, after)])
+    places = np.stack([node, np.arange(len(node)) - first])
     far = places[:, stage[node] != stage[np.concatenate([structure.pred, structure.succ])]]
-    return _Borders(enters, np.stack([stage[structure.tensor_src[left]], left]), far)
+    return _Borders(np.stack([enters % k, enters // k]), np.stack([made[left], left]), far)
 
 
 def _sums(problem: GroupProblem, stage: IntArray, form: IntArray, row: IntArray, borders: _Borders) -> FloatArray:
@@ -286,12 +289,7 @@ def _sums(problem: GroupProblem, stage: IntArray, form: IntArray, row: IntArray,
     def summed(where: IntArray, values: FloatArray) -> FloatArray:
         return np.bincount(where, values, len(form)).astype(np.float64, copy=False)
 
-    work, gradient, *sizes = (
-        summed(stage[nodes], values[row[nodes]])
-        for values in (
-            problem.time_s, problem.gradient_s, problem.held_bytes, problem.fixed_bytes, problem.shared_bytes,
-        )
-    )  # fmt: skip
+    work, gradient, *sizes = (summed(stage[nodes], values[row[nodes]]) for values in problem.columns)
     moved = [summed(at, problem.transfer_s[form[at], tensor]) for at, tensor in (borders.enters, borders.leaves)]
     syncs = summed(stage[far[0]], problem.sync_s[problem.sync_indptr[row[far[0]]] + far[1]])
     exchanged = summed(stage[nodes], problem.most_param_bytes[form[stage[nodes]], nodes])

@@ -120,18 +120,15 @@ def with_traced_menu(
     traced = _Traced(graph, node_of_op, names, training is not None, recompute, optimizer_factor(optimizer), costs)
     tables = {} if costs is None or isinstance(costs, CostTable) else by_kind(costs)
     kinds = kinds_of(hardware)
-    timed = [_Timed.of(traced, one, list(groups_of(one, tables.get(one.devices[0].kind), degrees))) for one in kinds]
+    timed = [_Timed.of(traced, one, groups_of(one, tables.get(one.devices[0].kind), degrees)) for one in kinds]
     offered = sorted({t for one in timed for t in one.groups})
     menus: list[dict[int, list[dict[str, Any]]]] = [{} for _ in range(traced.num_nodes)]
     note: dict[str, Any] = {"training": training or "", "workspace_bytes": {}, "optimizer": str(optimizer)}
     layouts: list[Layout] = []
     for t in offered:
-        found = []
-        for layout in reversed(layouts_of(graph, t)):
-            local = local_graph(graph, layout)
-            found.append(
-                (layout, local, {one.kind: one.seconds(traced, layout, local) for one in timed if t in one.groups})
-            )
+        ways = [(layout, local_graph(graph, layout)) for layout in reversed(layouts_of(graph, t))]
+        here = [one for one in timed if t in one.groups]
+        found = [(*way, {one.kind: one.seconds(traced, *way) for one in here}) for way in ways]
         layout, local, seconds = min(found, key=lambda way: sum(float(np.sum(column)) for column in way[2].values()))
         note["workspace_bytes"][str(t)] = _variants(traced, local, layout, seconds, menus, alone=len(timed) == 1)
         layouts.append(layout)
@@ -151,7 +148,9 @@ class _Timed(NamedTuple):
 
     @classmethod
     def of(cls, traced: _Traced, of_kind: Hardware, groups: Sequence[Group]) -> _Timed:
-        whole, device = _costed(traced.graph, of_kind, traced.costs), replace(of_kind.devices[0], slowdown=1.0)
+        whole, device = traced.graph, replace(of_kind.devices[0], slowdown=1.0)
+        if traced.costs is not None:
+            whole = with_costs(whole, of_kind, traced.costs)
         forward = op_times(whole, device)
         backward = backward_times(traced.graph, device, forward) if traced.training else np.zeros_like(forward)
         modelled = roofline(replace(whole, times={}), device)
@@ -180,7 +179,7 @@ class _Timed(NamedTuple):
         share = np.where(np.isnan(again) | np.isnan(before), layout.work, 0.0)
         np.divide(again, before, out=share, where=(before > 0.0) & ~np.isnan(again))
         plain = costs is None or isinstance(costs, CostTable)
-        measured = None if plain else _costed(replace(local, times={}), self.of_kind, costs)
+        measured = None if plain else with_costs(replace(local, times={}), self.of_kind, costs)
         if measured is not None and (device.kind, 1) in measured.times:
             given = np.zeros(local.num_ops, np.bool_)
             for key in (device.name, ANY_DEVICE, device.kind):
@@ -190,10 +189,6 @@ class _Timed(NamedTuple):
             here = ~np.isnan(found) & ~given & (self.forward > 0.0)
             share[here] = found[here] / self.forward[here]
         return np.asarray(share)
-
-
-def _costed(graph: Graph, of_kind: Hardware, costs: Any) -> Graph:
-    return graph if costs is None else with_costs(graph, of_kind, costs)
 
 
 def _variants(

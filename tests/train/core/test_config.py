@@ -55,7 +55,7 @@ def test_toml_sets_nested_fields(tmp_path: Path) -> None:
         ("steps = true", "--steps"),
         ("steps = 0", "steps is 0; expected at least 1"),
         ("samples = 1", "samples is 1; expected at least 2"),
-        ('device = "tpu"', "--device"),
+        ('precision = "float16"', "--precision"),
         ("curriculum = 3", "--curriculum"),
         ("[curriculum]\nsizes = ['x']", "--curriculum.sizes"),
         ("[curriculum]\nramp = 1.5", "expected a share"),

@@ -30,7 +30,7 @@ TASK = TinyTask(TinyParams())
 
 def trained() -> Learner:
     """Return a learner after two steps, so that the optimiser has moments."""
-    learner = Learner(TASK.network(0), OptimiserConfig(), "cpu")
+    learner = Learner(TASK.network(0), OptimiserConfig(), "float32", "cpu")
     for step in range(2):
         Reinforce(TASK, learner, ReinforceConfig(), 4).learn(TASK.generate(step, 5, 8), step, step)
     return learner
@@ -41,7 +41,7 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     learner = trained()
     progress = Progress(7, 1.5, 70, 0.25, 5, False, [{"step": 5, "measures": {"a": {"gap": 0.5}}}])
     save_state(tmp_path, learner, progress)
-    other = Learner(TASK.network(9), OptimiserConfig(), "cpu")
+    other = Learner(TASK.network(9), OptimiserConfig(), "float32", "cpu")
     assert load_state(tmp_path, other) == progress
     assert all(torch.equal(a, b) for a, b in zip(learner.network.parameters(), other.network.parameters(), strict=True))
     moments = [entry["exp_avg"] for entry in learner.optimiser.state.values()]
@@ -90,7 +90,7 @@ def test_states_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="nothing to resume from"):
         load_state(tmp_path, learner)
     save_state(tmp_path, learner, Progress())
-    wide = Learner(TinyTask(TinyParams(hidden=9)).network(0), OptimiserConfig(), "cpu")
+    wide = Learner(TinyTask(TinyParams(hidden=9)).network(0), OptimiserConfig(), "float32", "cpu")
     with pytest.raises(CheckpointError, match="does not fit this network"):
         load_state(tmp_path, wide)
     whole = path.read_bytes()

@@ -1,4 +1,4 @@
-"""Every network learns, and plays what it says."""
+"""Every network learns under autocast, as it would on a GPU: weights stay in single precision, choices exact."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def test_every_task_is_here() -> None:
 
 
 @pytest.mark.parametrize("key", list(SMALL), ids="-".join)
-def test_learns(key: tuple[str, str]) -> None:
-    """A step of REINFORCE moves the weights, which stay finite and in float32."""
+def test_learns_in_bfloat16(key: tuple[str, str]) -> None:
+    """A step of REINFORCE under bfloat16 moves the weights, which stay finite and in float32."""
     task = small_task(key)
-    learner = Learner(task.network(0), OptimiserConfig(learning_rate=1e-2, warmup=0.0), "cpu")
+    learner = Learner(task.network(0), OptimiserConfig(learning_rate=1e-2, warmup=0.0), "bfloat16", "cpu")
     learner.set_rate(0.5)
     before = copy.deepcopy(learner.network.state_dict())
     batch = task.generate(3, 12, 4)
@@ -53,11 +53,11 @@ def test_learns(key: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("key", list(SMALL), ids="-".join)
-def test_choices_are_those_played(key: tuple[str, str]) -> None:
-    """Rewards are finite, log-probabilities in float32 and at most 0."""
+def test_half_precision_plays_and_replays(key: tuple[str, str]) -> None:
+    """Outputs of half-precision passes are played as in single precision: finite values, choices in float32."""
     task = small_task(key)
     network, batch = task.network(1), task.generate(5, 12, 3)
-    with torch.no_grad():
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         outputs = task.forward(network, batch, torch.device("cpu"))
     played = task.rollout(network, batch, outputs, samples=3, seed=0)
     choices = task.choices(network, batch, outputs, played)
