@@ -148,7 +148,7 @@ _AUTO: Strategy[StageSearch] = (
         stage_phases.full_program,
         0.4,
         (_PIPELINE, _SMALL),
-        because="small sparse graphs, 10 s: the integral is 0.44 (0.28 to 0.67) of that without, four more of 14 "
+        because="small sparse graphs, 10 s: the integral is 0.45 (0.29 to 0.70) of that without, five more of 14 "
         "are proven "
         "(benchmarks.ledger --problem stages --families 'small sparse graphs' --seconds 10 --only 'full program')",
     ),
@@ -225,7 +225,7 @@ _AUTO: Strategy[StageSearch] = (
         stage_phases.full_program,
         0.5,
         (_PIPELINE, _FEW_ALIKE, _LONG, _WIDE),
-        because="within 10 s gaps are 0.025 (0.001 to 0.499) of those without, three more of five are proven "
+        because="within 10 s gaps are 0.07 (0.004 to 1.01) of those without, two more of four are proven "
         "(benchmarks.ledger --problem stages --families 'few devices alike' --seconds 10 --only 'full program')",
     ),
     Phase(
@@ -249,7 +249,7 @@ _AUTO: Strategy[StageSearch] = (
         _bound("intervals"),
         0.8,
         (_PIPELINE, _ALIKE, _TRANSFERS),
-        because="more intervals, below a better value; networks in pipelines, 10 s: the integral is 0.39 (0.25 to "
+        because="more intervals, below a better value; networks in pipelines, 10 s: the integral is 0.36 (0.21 to "
         "0.70) of that without "
         "(benchmarks.ledger --problem stages --families 'networks in pipelines' --seconds 10 --only 'bound intervals')",
     ),
