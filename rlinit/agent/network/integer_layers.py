@@ -54,23 +54,19 @@ class IntegerLayer(NamedTuple):
         bias = np.zeros(len(weight), np.float32) if bias is None else bias
         return cls(np.ascontiguousarray(whole.T), step, bias, np.float32(most))
 
-    def whole(self, x: Floats, top: float | None = None, out: Floats | None = None) -> tuple[Floats, np.float32]:
-        """Return inputs x (n, in) as (whole numbers, what one is worth), both float32.
+    def whole(self, x: Floats, top: float | None = None) -> tuple[Floats, np.float32]:
+        """Turn inputs x (n, in) into whole numbers; return these and what one is worth, both float32.
 
         Parameters
         ----------
         x
-            (n, in) inputs.
+            (n, in) float32 inputs, changed in place.
         top
             The largest size of an input; None: it is looked up.
-        out
-            (n, in) float32, where whole numbers are written; may be x. None: a new array.
         """
-        x = np.asarray(x, np.float32)
         step = self._step(largest_size(x) if top is None else top)
-        y = np.empty(x.shape, np.float32) if out is None else out
-        _round(x, 1 / step, y)
-        return y, step
+        _round(x, 1 / step)
+        return x, step
 
     def finish(
         self, sums: Floats, step: np.float32, more: Floats | None = None, least: float = -np.inf
@@ -130,7 +126,7 @@ class IntegerLayer(NamedTuple):
 
     def __call__(self, x: Floats) -> Floats:
         """Return what the layer makes of x (n, in), (n, out) float32."""
-        return self.product(*self.whole(x))[0]
+        return self.product(*self.whole(x.astype(np.float32)))[0]
 
 
 @njit(cache=True, nogil=True)
@@ -145,12 +141,12 @@ def largest_size(x: Floats) -> float:
 
 
 @njit(cache=True, nogil=True)
-def _round(x: Floats, share: np.float32, y: Floats) -> None:
-    """Write x (n, h) times `share`, rounded, to y."""
+def _round(x: Floats, share: np.float32) -> None:
+    """Multiply x (n, h) by `share` and round; with a second array that might be x, this would not be vectorised."""
     n, width = x.shape
     for v in range(n):
         for c in range(width):
-            y[v, c] = np.rint(x[v, c] * share)
+            x[v, c] = np.rint(x[v, c] * share)
 
 
 @njit(cache=True, nogil=True)
@@ -166,6 +162,15 @@ def _finish(y: Floats, step: Floats, bias: Floats, more: Floats, least: np.float
     return float(top.max())
 
 
+@njit(cache=True, nogil=True, fastmath={"reassoc"})
+def _moments(x: Floats, v: int) -> tuple[float, float]:
+    """Return the sums of row v of x (n, h) and of its squares, in any order: single precision keeps the same of them."""
+    total, square = 0.0, 0.0
+    for c in range(x.shape[1]):
+        total, square = total + np.float64(x[v, c]), square + np.float64(x[v, c]) ** 2
+    return total, square
+
+
 @njit(cache=True, nogil=True)
 def layer_norm(x: Floats, weight: Floats, bias: Floats, y: Floats) -> float:
     """Write the LayerNorm of the rows of x (n, h) to y; return the largest size of one of its numbers.
@@ -173,23 +178,18 @@ def layer_norm(x: Floats, weight: Floats, bias: Floats, y: Floats) -> float:
     Parameters
     ----------
     x
-        (n, h) inputs; sums are of two halves, which do not wait for each other.
+        (n, h) inputs.
     weight, bias
         (h,) of the layer.
     y
         (n, h), to be filled.
     """
     n, width = x.shape
-    half, top = width // 2, np.zeros(width, np.float32)
+    top = np.zeros(width, np.float32)
     for v in range(n):
-        total, square, other, other_square = 0.0, 0.0, 0.0, 0.0
-        for c in range(half):
-            one, two = np.float64(x[v, c]), np.float64(x[v, c + half])
-            total, other, square, other_square = total + one, other + two, square + one * one, other_square + two * two
-        if 2 * half < width:
-            total, square = total + x[v, -1], square + np.float64(x[v, -1]) ** 2
-        mean = (total + other) / width
-        variance = max(0.0, (square + other_square) / width - mean * mean)
+        total, square = _moments(x, v)
+        mean = total / width
+        variance = max(0.0, square / width - mean * mean)
         less, share = np.float32(mean), np.float32(1.0 / np.sqrt(variance + _NORM_EPSILON))
         for c in range(width):
             value = (x[v, c] - less) * share * weight[c] + bias[c]

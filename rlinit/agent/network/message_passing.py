@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.arrays import FloatArray, Floats, IntArray
+from rlinit.arrays import Floats, IntArray
 from rlinit.kernels.compiled import njit
 
 
@@ -47,34 +47,32 @@ def mean_max(x: Floats, indptr: IntArray, index: IntArray) -> tuple[Floats, Floa
 
 
 @njit(cache=True, nogil=True)
-def sum_of_states(x: Floats) -> FloatArray:
-    """Return (h,) the sum of states x (N, h)."""
-    total = np.zeros(x.shape[1])
-    for v in range(len(x)):
-        for c in range(x.shape[1]):
-            total[c] += x[v, c]
-    return total
-
-
-@njit(cache=True, nogil=True)
-def add_first(product: Floats, indptr: IntArray, index: IntArray, sums: Floats) -> None:
-    """Add to each node's row of sums (N, h) that of its first neighbour in `product` (N, h), where there is one.
+def sums_of_one(
+    product: Floats, pred_indptr: IntArray, pred: IntArray, succ_indptr: IntArray, succ: IntArray, sums: Floats
+) -> None:
+    """Write for each node the sum of its own part of a product and those of its first neighbours, where there are any.
 
     Parameters
     ----------
     product
-        Of states and a weight.
-    indptr, index
+        (N, 3, h) of states: what a node adds to itself, as a predecessor and as a successor.
+    pred_indptr, pred, succ_indptr, succ
         Neighbours, as for `mean_max`.
     sums
-        Changed in place.
+        (N, h), to be filled.
     """
     n, width = sums.shape
     for v in range(n):
-        if indptr[v] < indptr[v + 1]:
-            u = np.uint64(index[indptr[v]])  # unsigned indices let loops be vectorised
+        for c in range(width):
+            sums[v, c] = product[v, 0, c]
+        if pred_indptr[v] < pred_indptr[v + 1]:
+            u = np.uint64(pred[pred_indptr[v]])  # unsigned indices let loops be vectorised
             for c in range(width):
-                sums[v, c] += product[u, c]
+                sums[v, c] += product[u, 1, c]
+        if succ_indptr[v] < succ_indptr[v + 1]:
+            u = np.uint64(succ[succ_indptr[v]])
+            for c in range(width):
+                sums[v, c] += product[u, 2, c]
 
 
 @njit(cache=True, nogil=True)

@@ -19,7 +19,7 @@ from threadpoolctl import ThreadpoolController
 from rlinit.agent.network.config import OneShotConfig
 from rlinit.agent.network.graph_features import GraphFeatures
 from rlinit.agent.network.integer_layers import IntegerLayer, add_ends, largest_size, layer_norm
-from rlinit.agent.network.message_passing import add_first, read_states, sum_of_states
+from rlinit.agent.network.message_passing import read_states, sums_of_one
 from rlinit.arrays import FloatArray, Floats, IntArray
 from rlinit.errors import CheckpointError
 
@@ -135,20 +135,20 @@ def infer(weights: OneShotWeights, features: GraphFeatures) -> tuple[FloatArray,
     with _blas().limit(limits=1):
         states, top = _node_states(weights, features)
         hidden = weights.layers["key_hidden"]
-        about, largest = hidden.product(*hidden.whole(states, top), least=0.0)
+        about, largest = hidden.product(*hidden.whole(states.copy(), top), least=0.0)
         keys = _on_grid(features.base_key + weights.layers["key_out"].few(about, largest)[:, 0])
         if weights.config.problem == "stages":
             return keys, np.zeros((0, 2))
         return keys, _on_grid(_device_scores(weights, features, states, top))
 
 
-def _of_one(read: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return (h, h) weights of a node's own state, of its only predecessor's and of its only successor's.
+def _of_one(read: Floats) -> Floats:
+    """Return (h, 3h) weights of a node's own state, of its only predecessor's and of its only successor's.
 
     Where there is one neighbour it is both mean and maximum, so that its weights in `read` (5h, h) add up.
     """
     own, mean_pred, max_pred, mean_succ, max_succ = np.split(read, 5)
-    return own.copy(), mean_pred + max_pred, mean_succ + max_succ
+    return np.concatenate([own, mean_pred + max_pred, mean_succ + max_succ], axis=1)
 
 
 _KEPT = threading.local()
@@ -180,11 +180,11 @@ def _node_states(weights: OneShotWeights, features: GraphFeatures) -> tuple[Floa
     several = np.flatnonzero((np.diff(features.pred_indptr) > 1) | (np.diff(features.succ_indptr) > 1))
     for i in range(weights.config.layers):
         read, context, write = (weights.layers[f"encoder.layers.{i}.{name}"] for name in ("read", "context", "write"))
-        _, step = read.whole(x, weights.norm(f"encoder.layers.{i}.norm", h, x), x)
-        sums = _read_sums(x, read.weight, weights.of_one[i], neighbours, several, spare)
-        mean = context(sum_of_states(x)[None, :] * float(step) / len(x))
+        _, step = read.whole(x, weights.norm(f"encoder.layers.{i}.norm", h, x))
+        sums = _read_sums(x, read.weight, weights.of_one[i], neighbours, several)
+        mean = context(x.sum(axis=0, keepdims=True, dtype=np.float32).astype(np.float64) * float(step) / len(x))
         y, top = read.finish(sums, step, mean, 0.0)
-        write.product(*write.whole(y, top, y), more=h, out=spare)
+        write.product(*write.whole(y, top), more=h, out=spare)
         h, spare = spare, h
     return x, weights.norm("encoder.norm", h, x)
 
@@ -192,10 +192,9 @@ def _node_states(weights: OneShotWeights, features: GraphFeatures) -> tuple[Floa
 def _read_sums(
     x: Floats,
     read: Floats,
-    of_one: tuple[Floats, Floats, Floats],
+    of_one: Floats,
     neighbours: tuple[IntArray, IntArray, IntArray, IntArray],
     several: IntArray,
-    scratch: Floats,
 ) -> Floats:
     """Return (N, h) sums of whole products of what nodes read: of themselves and both sides' means and maxima.
 
@@ -204,20 +203,16 @@ def _read_sums(
     x
         (N, h) whole states.
     read, of_one
-        (5h, h) weights; see `_of_one`.
+        (5h, h) and (h, 3h) weights; see `_of_one`.
     neighbours
         Pointers and indices of predecessors, then of successors.
     several
         Nodes with more than one neighbour on a side.
-    scratch
-        (N, h), overwritten.
     """
     sums = _kept("sums", *x.shape)
     if len(several) <= _MOST_SEVERAL * len(x):
-        own, pred, succ = of_one
-        np.matmul(x, own, out=sums)
-        add_first(np.matmul(x, pred, out=scratch), *neighbours[:2], sums)
-        add_first(np.matmul(x, succ, out=scratch), *neighbours[2:], sums)
+        product = np.matmul(x, of_one, out=_kept("products", len(x), of_one.shape[1]))
+        sums_of_one(product.reshape(len(x), 3, -1), *neighbours, sums)
     else:
         several = np.arange(len(x))
     parts = _kept("parts", _ROWS, 5, x.shape[1])
@@ -237,7 +232,7 @@ def _device_scores(weights: OneShotWeights, features: GraphFeatures, states: Flo
     embedded = embedded + layers["mix"](np.maximum(embedded, 0.0))
     bias = layers["bias"].few(pair, most).reshape(len(states), -1)
     about = _about_nodes(layers, states, top, embedded, bias)
-    whole, step = layers["pair"].whole(pair, most, pair)
+    whole, step = layers["pair"].whole(pair, most)
     hidden = np.matmul(whole, layers["pair"].weight, out=_kept("pairs", len(pair), states.shape[1]))
     most = add_ends(hidden, layers["pair"].step * step, about, layers["device"](embedded))
     return layers["out"].few(hidden, most)
@@ -268,13 +263,13 @@ def _about_nodes(
     always = key @ query.bias / np.sqrt(width)
     for first in range(0, n, _ROWS):
         rows = slice(first, first + _ROWS)
-        whole, step = query.whole(states[rows], top)
+        whole, step = query.whole(states[rows].copy(), top)
         weight = (
             asked @ whole.T.astype(np.float64) * step + always[:, None] + bias[rows].T
         )  # (d, r): short sums are slow
         weight = np.exp(weight - weight.max(axis=0))
         joined[rows, width:] = (weight / weight.sum(axis=0)).T @ value
-    return layers["node"].product(*layers["node"].whole(joined, out=joined), out=_kept("sums", n, width))[0]
+    return layers["node"].product(*layers["node"].whole(joined), out=_kept("sums", n, width))[0]
 
 
 def _on_grid(x: FloatArray) -> FloatArray:
