@@ -27,7 +27,8 @@ def rollout_arrays(problem: PlacementProblem) -> tuple[RolloutArrays, FloatArray
     seconds = problem.op_time_s
     allowed = problem.over_groups(np.isfinite(seconds), np.logical_and)
     scale = _typical_s(problem)
-    rank = upward_ranks(problem)
+    work = mean_work_s(problem)
+    rank = upward_rank(problem.order, work, mean_transfer_s(problem), problem.succ_indptr, problem.succ)
     place = inverse_of(np.lexsort((inverse_of(problem.order), -rank)))
     arrays = RolloutArrays(
         ptr=np.array([0, n]),
@@ -49,8 +50,8 @@ def rollout_arrays(problem: PlacementProblem) -> tuple[RolloutArrays, FloatArray
         place=place,
         scale=np.array([scale]),
     )
-    work = float(mean_work_s(problem).mean()) if n else 0.0
-    return arrays, rank / (work if work > 0 else scale)
+    mean = float(work.mean()) if n else 0.0
+    return arrays, rank / (mean if mean > 0 else scale)
 
 
 def _typical_s(problem: PlacementProblem) -> float:

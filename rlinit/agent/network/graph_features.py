@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import FloatArray, Floats, IntArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +38,7 @@ class GraphFeatures:
         (P, f_p) features of pairs; graph by graph, node by node, device by device.
     """
 
-    node: FloatArray
+    node: Floats
     pred_indptr: IntArray
     pred: IntArray
     succ_indptr: IntArray

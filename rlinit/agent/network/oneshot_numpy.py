@@ -134,12 +134,12 @@ def infer(weights: OneShotWeights, features: GraphFeatures) -> tuple[FloatArray,
     """
     with _blas().limit(limits=1):
         states, top = _node_states(weights, features)
+        scores = np.zeros((0, 2))
+        if weights.config.problem == "latency":
+            scores = _on_grid(_device_scores(weights, features, states, top))
         hidden = weights.layers["key_hidden"]
-        about, largest = hidden.product(*hidden.whole(states.copy(), top), least=0.0)
-        keys = _on_grid(features.base_key + weights.layers["key_out"].few(about, largest)[:, 0])
-        if weights.config.problem == "stages":
-            return keys, np.zeros((0, 2))
-        return keys, _on_grid(_device_scores(weights, features, states, top))
+        about, largest = hidden.product(*hidden.whole(states, top), least=0.0, out=_kept("sums", *states.shape))
+        return _on_grid(features.base_key + weights.layers["key_out"].few(about, largest)[:, 0]), scores
 
 
 def _of_one(read: Floats) -> Floats:

@@ -15,7 +15,7 @@ import numpy as np
 from rlinit.agent.network.graph_features import GraphFeatures
 from rlinit.agent.network.oneshot_numpy import GRID
 from rlinit.agent.placements.feature_kernel import MOST, least_paths, node_features, optimistic_costs, pair_features
-from rlinit.arrays import FloatArray, IntArray, inverse_of
+from rlinit.arrays import FloatArray, Floats, IntArray, inverse_of
 from rlinit.heuristics.placements.local_search.window_annealing import add_tails
 from rlinit.kernels.placements.rollout_arrays import Policy, RolloutArrays
 from rlinit.kernels.placements.rollouts import play
@@ -101,15 +101,16 @@ def observe(problem: PlacementProblem) -> Observation:
     pair = np.zeros((n, d, PAIR_FEATURES))
     pair_features(arrays, seconds, after, late, device, start, end, sequence, _REACH, pair)
     slack = end.max() - start - _tails(problem, usable, device, sequence)
+    total = pair.sum(axis=0)
     features = GraphFeatures(
-        node=_nodes(problem, arrays, start, end, slack, pair),
+        node=_nodes(problem, arrays, start, end, slack, pair, total[:, 1]),
         pred_indptr=problem.pred_indptr,
         pred=problem.pred,
         succ_indptr=problem.succ_indptr,
         succ=problem.succ,
         ptr=arrays.ptr,
         base_key=_KEY_SCALE * rank,
-        device=_devices(problem, pair, scale),
+        device=_devices(problem, total / max(n, 1), scale),
         device_ptr=arrays.device_ptr,
         pair=pair.reshape(n * d, PAIR_FEATURES),
     )
@@ -151,13 +152,14 @@ def _nodes(
     end: FloatArray,
     slack: FloatArray,
     pair: FloatArray,
-) -> FloatArray:
-    """Return (n, NODE_FEATURES)."""
+    slowness: FloatArray,
+) -> Floats:
+    """Return (n, NODE_FEATURES); nodes see the devices of least `slowness` (d,)."""
     seconds = problem.op_time_s
     least = seconds.min(axis=1)
     path = least_paths(arrays, problem.order, np.where(np.isfinite(least), least, 0.0))
-    fastest = np.argsort(pair[:, :, 1].sum(axis=0), kind="stable")[:_SLOTS]
-    node = np.zeros((problem.num_ops, NODE_FEATURES))
+    fastest = np.argsort(slowness, kind="stable")[:_SLOTS]
+    node = np.zeros((problem.num_ops, NODE_FEATURES), np.float32)
     node_features(arrays, seconds, mean_transfer_s(problem), path, slack, start, end, pair, fastest, node)
     return node
 
@@ -172,8 +174,8 @@ def _tails(problem: PlacementProblem, usable: FloatArray, device: IntArray, sequ
     return tail
 
 
-def _devices(problem: PlacementProblem, pair: FloatArray, scale: float) -> FloatArray:
-    """Return (d, DEVICE_FEATURES)."""
+def _devices(problem: PlacementProblem, mean: FloatArray, scale: float) -> FloatArray:
+    """Return (d, DEVICE_FEATURES) from the means over ops of the features of pairs (d, PAIR_FEATURES)."""
     n, d = problem.num_ops, problem.num_devices
     bytes_moved = float(problem.tensor_bytes.mean()) if n else 0.0
     linked = ~np.eye(d, dtype=bool) & np.isfinite(problem.delay_s)
@@ -185,9 +187,7 @@ def _devices(problem: PlacementProblem, pair: FloatArray, scale: float) -> Float
         room = np.where(np.isfinite(problem.capacity_bytes), problem.capacity_bytes / max(need, 1e-300), np.inf)
     return np.stack(
         [
-            pair[:, :, 0].mean(axis=0),
-            pair[:, :, 2].mean(axis=0),
-            pair[:, :, 5].mean(axis=0),
+            *mean[:, (0, 2, 5)].T,
             *np.minimum(np.log1p(np.stack([out, into]) / scale), MOST),
             1.0 / (1.0 + np.minimum(room, 1e6)),
         ],
