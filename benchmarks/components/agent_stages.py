@@ -24,7 +24,7 @@ import rlinit
 from benchmarks.papers.inc_ilp_table_1 import STAGES, cpu_timed, report_table_1, run_table_1
 from benchmarks.record import geometric_mean, print_table, save, save_figure, timed
 from rlinit.agent.selection import find_checkpoint, load_stage_agent
-from rlinit.agent.stages.decoding import Decoding, OrderProposer, Proposal, decode_stages
+from rlinit.agent.stages.decoding import OrderProposer, Proposal, decode_stages
 from rlinit.arrays import IntArray
 from rlinit.budget import Budget
 from rlinit.datasets.random.stage_problems import ProblemParams, draw_problems
@@ -56,13 +56,13 @@ TESTS = {
 class EvenOrders:
     """Orders drawn evenly among the ready ops at every step: random-T with the agent's own evaluator."""
 
-    def propose(self, problem: StageProblem, decoding: Decoding, seed: int) -> Proposal:
+    def propose(self, problem: StageProblem, width: int, seed: int) -> Proposal:
         """Return drawn orders."""
         n = problem.num_nodes
-        orders: IntArray = np.empty((decoding.width, n), np.int64)
+        orders: IntArray = np.empty((width, n), np.int64)
         ptr = np.array([0, n], np.int64)
         graph = (problem.succ_indptr, problem.succ, problem.pred_indptr)
-        sample_orders(np.zeros(n), ptr, *graph, decoding.width, seed, orders)
+        sample_orders(np.zeros(n), ptr, *graph, width, seed, orders)
         return Proposal(orders, np.zeros(n))
 
 
@@ -89,17 +89,13 @@ def run_imagenet(agent: OrderProposer) -> list[dict[str, Any]]:
             assert exact is not None
             assert exact.value is not None
             row: dict[str, Any] = {"graph": name, "n": problem.num_nodes, "k": k, "optimum": exact.value}
-            for label, decoding in (
-                ("greedy", Decoding()),
-                ("s16", Decoding("sample", 16)),
-                ("s64", Decoding("sample", 64)),
-            ):
-                value = value_of(decode_stages(agent, problem, decoding))
+            for label, width in (("greedy", 1), ("s16", 16), ("s64", 64)):
+                value = value_of(decode_stages(agent, problem, width))
                 row[label] = {
                     "value": value,
                     "gap": 100.0 * (value[0] / exact.value[0] - 1.0),
                     "all_levels": value == exact.value,
-                    "ms": 1e3 * seconds_of(partial(decode_stages, agent, problem, decoding)),
+                    "ms": 1e3 * seconds_of(partial(decode_stages, agent, problem, width)),
                 }
             row["natural_gap"] = 100.0 * (value_of(natural(problem))[0] / exact.value[0] - 1.0)
             rows.append(row)
@@ -142,9 +138,9 @@ def compare(agent: OrderProposer, problem: StageProblem) -> dict[str, tuple[floa
         return seconds
 
     note("natural", lambda: natural(problem))
-    note("agent, greedy", lambda: decode_stages(agent, problem, Decoding()))
-    limit_s = note("agent, 64 orders", lambda: decode_stages(agent, problem, Decoding("sample", 64)))
-    note("random-64, same kernel", lambda: decode_stages(EvenOrders(), problem, Decoding("sample", 64)))
+    note("agent, greedy", lambda: decode_stages(agent, problem))
+    limit_s = note("agent, 64 orders", lambda: decode_stages(agent, problem, 64))
+    note("random-64, same kernel", lambda: decode_stages(EvenOrders(), problem, 64))
     note("random-T, equal time", lambda: draw_until(problem, limit_s))
     note("BRKGA, equal time", lambda: brkga(problem, seed=0, evaluations=400, budget=Budget(limit_s)))
     note("BRKGA, 400 orders", lambda: brkga(problem, seed=0, evaluations=400))
@@ -161,7 +157,7 @@ def draw_until(problem: StageProblem, seconds: float) -> Any:
     end = time.perf_counter() + seconds
     best, seed = None, 0
     while best is None or time.perf_counter() < end:
-        found = decode_stages(EvenOrders(), problem, Decoding("sample", 16), seed=seed)
+        found = decode_stages(EvenOrders(), problem, 16, seed=seed)
         seed += 1
         if best is None or (found is not None and found.value < best.value):
             best = found
@@ -245,8 +241,8 @@ def run_sizes(agent: OrderProposer) -> list[dict[str, Any]]:
             ratios, spent, drawn = [], [], []
             for problem in (p for j in range(count) for p in _problems(params, TEST_SEED + 77 + j, num_nodes, 1)):
                 reference = value_of(natural(problem))[0]
-                found, seconds = timed(decode_stages, agent, problem, Decoding())
-                even = decode_stages(EvenOrders(), problem, Decoding("sample", 1))
+                found, seconds = timed(decode_stages, agent, problem)
+                even = decode_stages(EvenOrders(), problem, 1)
                 ratios.append(value_of(found)[0] / reference)
                 drawn.append(value_of(even)[0] / reference)
                 spent.append(seconds)
@@ -277,9 +273,7 @@ def main() -> None:
     if path is None:
         parser.error(f"no checkpoint {arguments.checkpoint!r}")
     agent = load_stage_agent(path)
-    agent.propose(
-        lower_stages(imagenet.load("Xception"), rlinit.Hardware.edge_tpus(4), "memory").problem, Decoding(), 0
-    )
+    agent.propose(lower_stages(imagenet.load("Xception"), rlinit.Hardware.edge_tpus(4), "memory").problem, 1, 0)
     calls: dict[str, Callable[[], list[dict[str, Any]]]] = {
         "imagenet": lambda: run_imagenet(agent),
         "synthetic": lambda: run_synthetic(agent, arguments.graphs),

@@ -38,12 +38,9 @@ from benchmarks.learning.protocol import compare, primal_dual_integral, print_co
 from benchmarks.record import save
 from rlinit.agent.latency_selection import LatencyChoice, choose_for_latency, load_latency_agent
 from rlinit.agent.network.checkpoint import Checkpoint, load_checkpoint, shipped
-from rlinit.agent.network.config import OneShotConfig
-from rlinit.agent.network.oneshot_numpy import OneShotWeights
 from rlinit.agent.placements.agent import LatencyAgent
-from rlinit.agent.selection import StageChoice, choose_for_stages
+from rlinit.agent.selection import StageChoice, choose_for_stages, load_stage_agent
 from rlinit.agent.stages.agent import OneShotStageAgent
-from rlinit.agent.stages.decoding import Decoding
 from rlinit.solving import placement_phases, stage_phases
 from rlinit.solving.phases import Phase
 from rlinit.solving.placements import PLACEMENT_METHODS
@@ -111,7 +108,7 @@ def _with_agent(kind: str, path: Path) -> Side:
     if kind == "latency":
         placer = load_latency_agent(path)
         return _latency_side(lambda choice: replace(choice, agent=choice.agent and placer))
-    agent = StageChoice(OneShotStageAgent.load(path), Decoding("sample", 16), "named")
+    agent = StageChoice(load_stage_agent(path), 16, "named")
     return lambda: asked(lambda _: agent)
 
 
@@ -120,9 +117,7 @@ def _untrained_latency(choice: LatencyChoice) -> LatencyChoice:
 
 
 def _untrained_stages(choice: StageChoice) -> StageChoice:
-    checkpoint = silenced("stages")
-    weights = OneShotWeights(OneShotConfig.from_dict(dict(checkpoint.card.config)), checkpoint.arrays)
-    return replace(choice, agent=choice.agent and OneShotStageAgent(weights))
+    return replace(choice, agent=choice.agent and OneShotStageAgent(silenced("stages")))
 
 
 def _no_lookahead() -> AbstractContextManager[object]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import rlinit
 from benchmarks.record import geometric_mean, print_table
-from rlinit.agent.stages.decoding import Decoding, OrderProposer, decode_stages
+from rlinit.agent.stages.decoding import OrderProposer, decode_stages
 from rlinit.datasets.zoo import imagenet
 from rlinit.plan import Plan
 from rlinit.stages.lowering import lower_stages
@@ -64,7 +64,7 @@ def _compare(agent: OrderProposer, name: str, k: int) -> list[dict[str, Any]]:
         raise SystemExit(f"{name}, k = {k}: the ideals prove no optimum, which all else is compared with")
 
     def greedy() -> Any:
-        found = decode_stages(agent, lower_stages(graph, hardware, "memory").problem, Decoding())
+        found = decode_stages(agent, lower_stages(graph, hardware, "memory").problem)
         if found is None:
             raise SystemExit(f"{name}, k = {k}: the agent's order cannot be sliced")
         return found

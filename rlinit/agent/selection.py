@@ -9,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 
 from rlinit.agent.network.checkpoint import load_checkpoint, read_once, shipped
-from rlinit.agent.stages.decoding import Decoding, OrderProposer
+from rlinit.agent.stages.decoding import OrderProposer
 from rlinit.errors import CheckpointError, RlinitError
 from rlinit.limits import closest
 from rlinit.stages.problem import StageProblem
@@ -29,10 +29,10 @@ _SAMPLES, _MOST_SAMPLED = 16, 2_000
 
 @dataclass(frozen=True, slots=True)
 class StageChoice:
-    """Who proposes orders, how they are read off, and why; without an agent, `reason` says why not."""
+    """Who proposes orders, how many, and why; without an agent, `reason` says why not."""
 
     agent: OrderProposer | None
-    decoding: Decoding
+    width: int
     reason: str
 
 
@@ -105,13 +105,14 @@ def load_stage_agent(path: Path) -> OrderProposer:
     CheckpointError
         The checkpoint is not whole, or not for stages.
     """
-    if load_checkpoint(path, problem="stages").card.network == "oneshot":
+    checkpoint = load_checkpoint(path, problem="stages")
+    if checkpoint.card.network == "oneshot":
         from rlinit.agent.stages.agent import OneShotStageAgent
 
-        return OneShotStageAgent.load(path)
-    from rlinit.agent.sequential.stage_agent import PointerAgent
+        return OneShotStageAgent(checkpoint)
+    from rlinit.agent.sequential.stage_agent import PointerAgent, network_of
 
-    return PointerAgent.load(path)
+    return PointerAgent(network_of(checkpoint))
 
 
 def choose_for_stages(problem: StageProblem, name: str) -> StageChoice:
@@ -135,16 +136,15 @@ def choose_for_stages(problem: StageProblem, name: str) -> StageChoice:
     of 16 orders is as good as annealing at its default length, in a fraction of the time. On wide random graphs
     annealing is better at equal time.
     """
-    decoding = Decoding("sample", _SAMPLES) if problem.num_nodes <= _MOST_SAMPLED else Decoding()
-    how = f"best of {decoding.width} orders" if decoding.width > 1 else "greedy"
+    width = _SAMPLES if problem.num_nodes <= _MOST_SAMPLED else 1
+    how = f"best of {width} orders" if width > 1 else "greedy"
     if name != "auto":
-        return StageChoice(load_stage_agent(named_checkpoint(name)), decoding, f"checkpoint {name}, {how}")
-    levels = int(problem.level.max()) + 1
+        return StageChoice(load_stage_agent(named_checkpoint(name)), width, f"checkpoint {name}, {how}")
+    levels, path = int(problem.level.max()) + 1, shipped(SHIPPED_STAGES)
     if problem.num_nodes > _MOST_NODES:
-        return StageChoice(None, decoding, f"more than {_MOST_NODES:,} ops")
+        return StageChoice(None, width, f"more than {_MOST_NODES:,} ops")
     if problem.num_nodes > _WIDEST * levels:
-        return StageChoice(None, decoding, f"a wide graph ({problem.num_nodes:,} ops on {levels:,} levels)")
-    path = shipped(SHIPPED_STAGES)
+        return StageChoice(None, width, f"a wide graph ({problem.num_nodes:,} ops on {levels:,} levels)")
     if path is None:
-        return StageChoice(None, decoding, "this installation has no checkpoint for stages")
-    return StageChoice(load_stage_agent(path), decoding, f"checkpoint {SHIPPED_STAGES}, {how}")
+        return StageChoice(None, width, "this installation has no checkpoint for stages")
+    return StageChoice(load_stage_agent(path), width, f"checkpoint {SHIPPED_STAGES}, {how}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from rlinit.arrays import FloatArray, inverse_of
@@ -63,29 +61,6 @@ def _typical_s(problem: PlacementProblem) -> float:
     links = problem.s_per_byte[~np.eye(problem.num_devices, dtype=bool)]
     moved = problem.tensor_bytes.mean() * links.mean() if len(links) else 0.0
     return float(moved) if moved > 0 else 1.0
-
-
-def join_problems(problems: Sequence[RolloutArrays]) -> RolloutArrays:
-    """Return the disjoint union of problems, in their order; at least one."""
-    shift = np.concatenate([[0], np.cumsum([len(p.tensor) for p in problems])])[:-1].astype(np.int64)
-
-    def moved(name: str) -> np.ndarray:
-        return np.concatenate([getattr(p, name) + by for p, by in zip(problems, shift, strict=True)])
-
-    def ends(name: str) -> np.ndarray:
-        sizes = np.concatenate([np.diff(getattr(p, name)) for p in problems])
-        return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-
-    def plain(name: str) -> np.ndarray:
-        return np.concatenate([getattr(p, name) for p in problems])
-
-    pointers = ("ptr", "device_ptr", "pair_ptr", "link_ptr", "pred_indptr", "succ_indptr")
-    return RolloutArrays(
-        *(
-            ends(name) if name in pointers else moved(name) if name in ("pred", "succ", "group") else plain(name)
-            for name in RolloutArrays._fields
-        )
-    )
 
 
 def kernel_arrays(problem: PlacementProblem) -> PlacementArrays:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.agent.selection import SHIPPED_STAGES, choose_for_stages
-from rlinit.agent.stages.decoding import Decoding, OrderProposer, decode_stages
+from rlinit.agent.stages.decoding import OrderProposer, decode_stages
 from rlinit.arrays import FloatArray
 from rlinit.budget import UNLIMITED
 from rlinit.errors import RlinitError
@@ -191,18 +191,18 @@ def _agent_or(search: StageSearch, name: str, otherwise: str) -> None:
         return
     if search.start is None:
         search.origin = choice.reason
-    search.doubt = _decode(search, choice.agent, choice.decoding)
+    search.doubt = _decode(search, choice.agent, choice.width)
     if search.doubt is None and search.incumbent.values is None:
         run_heuristic(search, otherwise, "no order of the agent can be sliced within the capacities")
 
 
-def _decode(search: StageSearch, agent: OrderProposer, decoding: Decoding) -> FloatArray | None:
+def _decode(search: StageSearch, agent: OrderProposer, width: int) -> FloatArray | None:
     """Phase 1 by a learned agent; return (n,) its doubt about each node, None where it gave no schedule."""
     incumbent = search.incumbent
     if incumbent.finished:
         return None
     with incumbent.in_phase("agent"):
-        found = decode_stages(agent, incumbent.problem, decoding, seed=search.options.seed, budget=incumbent.budget)
+        found = decode_stages(agent, incumbent.problem, width, seed=search.options.seed, budget=incumbent.budget)
         if found is None:
             return None
         incumbent.offer(found.assignment, "agent")

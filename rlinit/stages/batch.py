@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -148,21 +147,6 @@ class StageBatch:
             in_tensor=problem.in_tensor,
         )
 
-    @classmethod
-    def join(cls, batches: Sequence[StageBatch]) -> StageBatch:
-        """Return several batches as one, in their order."""
-
-        def both(name: str) -> NDArray[np.generic]:
-            return np.concatenate([getattr(batch, name) for batch in batches])
-
-        def pointer(name: str) -> IntArray:
-            sizes = np.concatenate([np.diff(getattr(batch, name)) for batch in batches])
-            return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-
-        pointers = {name: pointer(name) for name in _POINTERS}
-        rest = {name: both(name) for name in cls.__dataclass_fields__ if name not in _POINTERS}
-        return cls(**pointers, **rest)  # type: ignore[arg-type]
-
     def problem(self, g: int) -> StageProblem:
         """Return graph g as a stage problem."""
         nodes = slice(self.node_ptr[g], self.node_ptr[g + 1])
@@ -186,14 +170,3 @@ class StageBatch:
             overflow_s_per_byte=self.overflow[g : g + 1].copy(),
             order=self.natural[nodes].copy(),
         )
-
-
-_POINTERS = (
-    "node_ptr",
-    "tensor_ptr",
-    "tensor_indptr",
-    "succ_indptr",
-    "pred_indptr",
-    "out_indptr",
-    "in_indptr",
-)

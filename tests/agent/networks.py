@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Literal
 
 import numpy as np
 import torch
 
+from rlinit.agent.network.checkpoint import Card, Checkpoint
 from rlinit.agent.network.config import OneShotConfig
 from rlinit.agent.network.graph_features import GraphFeatures
 from rlinit.agent.network.oneshot_numpy import OneShotWeights, infer
 from rlinit.agent.network.oneshot_torch import OneShot
 from rlinit.agent.stages.agent import OneShotStageAgent
 from rlinit.arrays import FloatArray
+from rlinit.kernels.batches import disjoint_union
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 from rlinit.stages.batch import StageBatch
 from rlinit.stages.problem import StageProblem
@@ -34,8 +37,12 @@ def random_network(seed: int, *, spread: float = 0.2) -> OneShot:
 
 def random_agent(seed: int, *, spread: float = 0.2) -> OneShotStageAgent:
     """Return the agent of `random_network`."""
-    network = random_network(seed, spread=spread)
-    return OneShotStageAgent(OneShotWeights(network.config, network.arrays()))
+    return agent_of(random_network(seed, spread=spread))
+
+
+def agent_of(network: OneShot) -> OneShotStageAgent:
+    """Return the agent of a network."""
+    return OneShotStageAgent(Checkpoint(network.arrays(), Card("oneshot", "stages", asdict(network.config))))
 
 
 def some_problems(count: int, objective: Literal["pipeline", "memory"] = "pipeline") -> list[StageProblem]:
@@ -45,7 +52,7 @@ def some_problems(count: int, objective: Literal["pipeline", "memory"] = "pipeli
 
 def joined(problems: list[StageProblem]) -> StageBatch:
     """Return problems as one batch."""
-    return StageBatch.join([StageBatch.of_problem(problem) for problem in problems])
+    return disjoint_union([StageBatch.of_problem(problem) for problem in problems])
 
 
 def inferred(network: OneShot, graphs: Sequence[GraphFeatures]) -> tuple[FloatArray, FloatArray]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from rlinit.agent.network.checkpoint import Card, save_checkpoint
 from rlinit.agent.network.config import OneShotConfig
 from rlinit.agent.network.encoder import FeatureTensors
-from rlinit.agent.network.graph_features import GraphFeatures, join
+from rlinit.agent.network.graph_features import GraphFeatures
 from rlinit.agent.network.oneshot_torch import OneShot
 from rlinit.agent.placements.features import (
     DEVICE_FEATURES,
@@ -37,9 +37,9 @@ from rlinit.datasets.random.placement_problems import (
     real_problems,
     whole_network,
 )
+from rlinit.kernels.batches import NUMBERED, disjoint_union
 from rlinit.kernels.placements.rollout_arrays import Policy, RolloutArrays, RolloutTrace
 from rlinit.kernels.placements.rollouts import play
-from rlinit.placements.arrays import join_problems
 from rlinit.placements.problem import PlacementProblem
 from rlinit.train.tasks.fields import require, require_share
 from rlinit.train.tasks.protocol import Choices
@@ -105,8 +105,8 @@ class PlacementBatch:
         unknown = np.full(len(problems), np.nan)
         return cls(
             tuple(problems),
-            join_problems([one.arrays for one in observed]),
-            join([one.features for one in observed]),
+            disjoint_union([one.arrays for one in observed], NUMBERED),
+            disjoint_union([one.features for one in observed], NUMBERED),
             np.array([one.value for one in observed]),
             unknown,
             unknown,

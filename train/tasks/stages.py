@@ -27,6 +27,7 @@ from rlinit.datasets.random.stage_problems import ProblemParams, draw_problems
 from rlinit.datasets.zoo import imagenet
 from rlinit.exact.stages.ideals.solve import solve_ideals
 from rlinit.hardware import Hardware
+from rlinit.kernels.batches import disjoint_union
 from rlinit.kernels.orders import kahn
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 from rlinit.stages.batch import StageBatch
@@ -255,4 +256,4 @@ def _imagenet(count: int, stages: tuple[int, ...]) -> StageProblems:
         for name in imagenet.TABLE_II[:count]:
             lowered = lower_stages(imagenet.load(name), Hardware.edge_tpus(k), "memory")
             problems.append(StageBatch.of_problem(lowered.problem))
-    return _with_values(StageBatch.join(problems), exact=True)
+    return _with_values(disjoint_union(problems), exact=True)

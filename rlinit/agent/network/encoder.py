@@ -48,27 +48,16 @@ class FeatureTensors:
             Where tensors are put.
         """
         pair_node, pair_device = features.pair_ends()
+        ends = {"graph": features.graph_of_node, "pair_node": pair_node, "pair_device": pair_device}
 
-        def floats(array: Any) -> Tensor:
-            return torch.as_tensor(array, dtype=torch.float32, device=device)
+        def tensor(name: str) -> Tensor:
+            array = ends[name] if name in ends else getattr(features, name)
+            return torch.as_tensor(
+                array, dtype=torch.int64 if array.dtype.kind == "i" else torch.float32, device=device
+            )
 
-        def indices(array: Any) -> Tensor:
-            return torch.as_tensor(array, dtype=torch.int64, device=device)
-
-        return cls(
-            node=floats(features.node),
-            pred_indptr=indices(features.pred_indptr),
-            pred=indices(features.pred),
-            succ_indptr=indices(features.succ_indptr),
-            succ=indices(features.succ),
-            graph=indices(features.graph_of_node),
-            num_graphs=features.num_graphs,
-            base_key=floats(features.base_key),
-            device=floats(features.device),
-            pair=floats(features.pair),
-            pair_node=indices(pair_node),
-            pair_device=indices(pair_device),
-        )
+        names = [name for name in cls.__annotations__ if name != "num_graphs"]
+        return cls(num_graphs=features.num_graphs, **{name: tensor(name) for name in names})
 
 
 class _CompiledMeanMax(torch.autograd.Function):

@@ -6,7 +6,6 @@ begins. One graph is a batch of one. Features are free of units and, as far as p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,33 +70,3 @@ class GraphFeatures:
         first = np.cumsum(devices) - devices
         within = np.arange(len(node), dtype=np.int64) - np.repeat(first, devices)
         return node, within + self.device_ptr[self.graph_of_node[node]]
-
-
-def join(graphs: Sequence[GraphFeatures]) -> GraphFeatures:
-    """Return the disjoint union of graphs, in their order.
-
-    Raises
-    ------
-    ValueError
-        No graph at all.
-    """
-    if not graphs:
-        raise ValueError("expected at least one graph to join")
-    starts = np.concatenate([[0], np.cumsum([g.num_nodes for g in graphs])])[:-1].astype(np.int64)
-    return GraphFeatures(
-        node=np.concatenate([g.node for g in graphs]),
-        pred_indptr=_joined_ptr([g.pred_indptr for g in graphs]),
-        pred=np.concatenate([g.pred + start for g, start in zip(graphs, starts, strict=True)]),
-        succ_indptr=_joined_ptr([g.succ_indptr for g in graphs]),
-        succ=np.concatenate([g.succ + start for g, start in zip(graphs, starts, strict=True)]),
-        ptr=_joined_ptr([g.ptr for g in graphs]),
-        base_key=np.concatenate([g.base_key for g in graphs]),
-        device=np.concatenate([g.device for g in graphs]),
-        device_ptr=_joined_ptr([g.device_ptr for g in graphs]),
-        pair=np.concatenate([g.pair for g in graphs]),
-    )
-
-
-def _joined_ptr(pointers: Sequence[IntArray]) -> IntArray:
-    sizes = np.concatenate([np.diff(p) for p in pointers])
-    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)

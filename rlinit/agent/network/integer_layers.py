@@ -164,7 +164,7 @@ def _finish(y: Floats, step: Floats, bias: Floats, more: Floats, least: np.float
 
 @njit(cache=True, nogil=True, fastmath={"reassoc"})
 def _moments(x: Floats, v: int) -> tuple[float, float]:
-    """Return the sums of row v of x (n, h) and of its squares, in any order: single precision keeps the same of them."""
+    """Return the sums of row v of x (n, h) and of its squares, in any order: rounded, they are the same."""
     total, square = 0.0, 0.0
     for c in range(x.shape[1]):
         total, square = total + np.float64(x[v, c]), square + np.float64(x[v, c]) ** 2

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
-from rlinit.agent.network.checkpoint import load_checkpoint
+from rlinit.agent.network.checkpoint import Checkpoint
 from rlinit.agent.network.config import OneShotConfig
 from rlinit.agent.network.oneshot_numpy import OneShotWeights, infer
-from rlinit.agent.stages.decoding import Decoding, Proposal
+from rlinit.agent.stages.decoding import Proposal
 from rlinit.agent.stages.features import featurise
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.errors import CheckpointError
@@ -34,17 +33,17 @@ class OneShotStageAgent:
 
     Parameters
     ----------
-    weights
-        Of a network for the problem ``stages``.
+    checkpoint
+        Weights and card.
 
     Raises
     ------
     CheckpointError
-        The network is for another problem, or for other features than this version computes.
+        It is of another architecture, for another problem, or for other features than this version computes.
     """
 
-    def __init__(self, weights: OneShotWeights) -> None:
-        config = weights.config
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        config = OneShotConfig.from_dict(dict(checkpoint.card.config))
         if config.problem != "stages":
             raise CheckpointError(f"the checkpoint is for the problem {config.problem!r}; expected 'stages'")
         if config.node_features != NUM_STAGE_FEATURES:
@@ -52,21 +51,9 @@ class OneShotStageAgent:
                 f"the checkpoint reads {config.node_features} features a node; this version computes "
                 f"{NUM_STAGE_FEATURES}. Train it again."
             )
-        self.weights = weights
+        self.weights = OneShotWeights(config, checkpoint.arrays)
 
-    @classmethod
-    def load(cls, path: str | Path) -> OneShotStageAgent:
-        """Read an agent from its checkpoint.
-
-        Raises
-        ------
-        CheckpointError
-            The checkpoint is not whole, or of another kind of agent.
-        """
-        checkpoint = load_checkpoint(path, network="oneshot", problem="stages")
-        return cls(OneShotWeights(OneShotConfig.from_dict(dict(checkpoint.card.config)), checkpoint.arrays))
-
-    def propose(self, problem: StageProblem, decoding: Decoding, seed: int) -> Proposal:
+    def propose(self, problem: StageProblem, width: int, seed: int) -> Proposal:
         """Return orders for a problem; see `OrderProposer`.
 
         Greedy decoding takes one forward pass. With draws, the orders of further passes, each of which is
@@ -78,12 +65,12 @@ class OneShotStageAgent:
         keys, order = self._pass(batch)
         entropy = choice_entropy(problem, keys, order[None, :])
         found = [order[None, :]]
-        if decoding.mode == "sample":
+        if width > 1:
             passes = _PASSES if problem.num_nodes >= _PASSES_FROM else 1
-            for _ in range(min(passes, decoding.width) - 1):
+            for _ in range(min(passes, width) - 1):
                 keys, order = self._pass(replace(batch, natural=order))
                 found.append(order[None, :])
-            found.append(_draws(problem, keys, decoding.width - len(found), seed))
+            found.append(_draws(problem, keys, width - len(found), seed))
         return Proposal(np.concatenate(found), entropy)
 
     def _pass(self, batch: StageBatch) -> tuple[FloatArray, IntArray]:

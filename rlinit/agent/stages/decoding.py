@@ -6,44 +6,16 @@ Every agent for stages is an `OrderProposer`; what makes schedules of its orders
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from rlinit.agent.stages.features import slice_orders
 from rlinit.arrays import ROUNDING, FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.errors import RlinitError
 from rlinit.stages.batch import StageBatch
 from rlinit.stages.problem import StageAssignment, StageProblem, Value
 from rlinit.stages.slicing import slice_order
-
-
-@dataclass(frozen=True, slots=True)
-class Decoding:
-    """How orders are read off an agent.
-
-    Parameters
-    ----------
-    mode
-        ``greedy``: the likeliest op at each step; ``sample``: greedy first, then draws.
-    width
-        Number of orders; 1 for ``greedy``.
-
-    Raises
-    ------
-    RlinitError
-        An unknown mode, or a width below 1 or, for ``greedy``, above it.
-    """
-
-    mode: Literal["greedy", "sample"] = "greedy"
-    width: int = 1
-
-    def __post_init__(self) -> None:
-        if self.mode not in ("greedy", "sample"):
-            raise RlinitError(f"decoding mode is {self.mode!r}; expected greedy or sample")
-        if self.width < 1 or (self.mode == "greedy" and self.width > 1):
-            raise RlinitError(f"width is {self.width}; expected at least 1, and 1 for greedy")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,15 +38,15 @@ class Proposal:
 class OrderProposer(Protocol):
     """An agent for stage problems."""
 
-    def propose(self, problem: StageProblem, decoding: Decoding, seed: int) -> Proposal:
+    def propose(self, problem: StageProblem, width: int, seed: int) -> Proposal:
         """Return orders for a problem; the same for equal arguments, on every machine.
 
         Parameters
         ----------
         problem
             Of n nodes.
-        decoding
-            How many orders, and how they are read off.
+        width
+            Number of orders, at least 1: the greedy one first, then draws.
         seed
             Of draws; at least 0.
         """
@@ -101,7 +73,7 @@ class DecodedStages:
 
 
 def decode_stages(
-    agent: OrderProposer, problem: StageProblem, decoding: Decoding, *, seed: int = 0, budget: Budget | None = None
+    agent: OrderProposer, problem: StageProblem, width: int = 1, *, seed: int = 0, budget: Budget | None = None
 ) -> DecodedStages | None:
     """Return the best slicing of an agent's orders, None where none of them can be sliced within the capacities.
 
@@ -113,14 +85,14 @@ def decode_stages(
         Who proposes orders.
     problem
         The problem.
-    decoding
-        How many orders, and how they are read off.
+    width
+        Number of orders; see `OrderProposer`.
     seed
         Of draws; at least 0.
     budget
         Ends the slicing of further orders; None: all are sliced.
     """
-    proposal = agent.propose(problem, decoding, seed)
+    proposal = agent.propose(problem, width, seed)
     orders = proposal.orders
     if len(orders) > 1 and problem.num_classes == 1:
         orders = _most_promising(problem, orders)

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinit.agent.network.config import OneShotConfig
-from rlinit.agent.network.graph_features import GraphFeatures, join
+from rlinit.agent.network.graph_features import GraphFeatures
 from rlinit.agent.network.oneshot_numpy import _ROWS, GRID, OneShotWeights, _of_one, _read_sums, infer
 from rlinit.agent.stages.features import featurise
 from rlinit.errors import CheckpointError
+from rlinit.kernels.batches import NUMBERED, disjoint_union
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 from tests.draws import draws
 from tests.late import late_imports
@@ -66,7 +67,7 @@ def test_inference_equals_the_network(seed: int) -> None:
     graphs = [random_features(rng, 1, 2), random_features(rng, 9, 4), random_features(rng, 6, 1)]
     network = latency_network(seed)
     with torch.no_grad():
-        keys, scores = network(FeatureTensors.of(join(graphs)))
+        keys, scores = network(FeatureTensors.of(disjoint_union(graphs, NUMBERED)))
     found = inferred(network, graphs)
     assert np.allclose(found[0], keys.numpy(), atol=0.05)
     assert np.allclose(found[1], scores.numpy(), atol=0.05)

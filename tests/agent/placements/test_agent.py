@@ -12,12 +12,12 @@ import rlinit
 from rlinit.agent.latency_selection import choose_for_latency
 from rlinit.agent.network.checkpoint import Card, Checkpoint, save_checkpoint
 from rlinit.agent.network.config import OneShotConfig
-from rlinit.agent.network.graph_features import join
 from rlinit.agent.placements.agent import LatencyAgent, decode_placement
 from rlinit.agent.placements.features import DEVICE_FEATURES, NODE_FEATURES, PAIR_FEATURES, observe
 from rlinit.datasets.random.randomly_wired import rwnn
 from rlinit.errors import CheckpointError, RlinitError
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
+from rlinit.kernels.batches import NUMBERED, disjoint_union
 from rlinit.placements.timeline import makespan, obstacle
 from tests.late import late_imports
 from tests.placement_cases import random_placement_problem
@@ -64,7 +64,7 @@ def test_numpy_computes_what_torch_computes() -> None:
     graphs = [observe(random_placement_problem(s, 5 + 7 * s, 1 + s)).features for s in range(4)]
     made = network(1.0)
     with torch.no_grad():
-        key, pair = made(FeatureTensors.of(join(graphs)))
+        key, pair = made(FeatureTensors.of(disjoint_union(graphs, NUMBERED)))
     ours = inferred(made, graphs)
     np.testing.assert_allclose(ours[0], key.numpy(), atol=0.03)
     np.testing.assert_allclose(ours[1], pair.numpy(), atol=0.03)

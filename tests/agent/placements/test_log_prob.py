@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinit.agent.network.graph_features import join
 from rlinit.agent.placements.features import LATE_WEIGHT, observe
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
+from rlinit.kernels.batches import NUMBERED, disjoint_union
 from rlinit.kernels.placements.rollout_arrays import Policy, RolloutTrace
 from rlinit.kernels.placements.rollouts import play
-from rlinit.placements.arrays import join_problems
 from rlinit.placements.problem import PlacementProblem
 from rlinit.placements.timeline import makespan, placement_of
 from tests.draws import draws
@@ -75,7 +74,7 @@ def test_log_probabilities_are_those_of_the_sampler_step_by_step() -> None:
     from rlinit.agent.placements.log_prob import choice_lists, log_probabilities
 
     cases = [random_placement_problem(seed, 9, 1 + seed % 4, group_fraction=0.2) for seed in range(5)]
-    arrays = join_problems([observe(problem).arrays for problem in cases])
+    arrays = disjoint_union([observe(problem).arrays for problem in cases], NUMBERED)
     rng = np.random.default_rng(1)
     key, score = rng.standard_normal(len(arrays.tensor)), rng.standard_normal(len(arrays.time))
     late_weight = rng.random(len(arrays.time))
@@ -120,8 +119,8 @@ def test_joined_problems_are_played_as_each_alone() -> None:
     """Greedy schedules do not depend on what else is in the batch."""
     cases = [random_placement_problem(seed, 5 + seed, 1 + seed % 3) for seed in range(6)]
     observed = [observe(problem) for problem in cases]
-    arrays = join_problems([one.arrays for one in observed])
-    features = join([one.features for one in observed])
+    arrays = disjoint_union([one.arrays for one in observed], NUMBERED)
+    features = disjoint_union([one.features for one in observed], NUMBERED)
     rng = np.random.default_rng(0)
     score = rng.standard_normal(len(arrays.time))
     late_weight = np.full(len(score), LATE_WEIGHT)

@@ -9,11 +9,9 @@ import pytest
 
 from rlinit.agent.network.checkpoint import Card, save_checkpoint
 from rlinit.agent.network.config import OneShotConfig
-from rlinit.agent.network.oneshot_numpy import OneShotWeights
 from rlinit.agent.selection import StageChoice, choose_for_stages, find_checkpoint, load_stage_agent
-from rlinit.agent.stages.agent import OneShotStageAgent
-from rlinit.agent.stages.decoding import Decoding, decode_stages
-from rlinit.errors import CheckpointError, RlinitError
+from rlinit.agent.stages.decoding import decode_stages
+from rlinit.errors import CheckpointError
 from rlinit.heuristics.stages.slicing.orders import natural
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 from rlinit.stages.problem import StageProblem, evaluate
@@ -22,10 +20,11 @@ from tests.stage_cases import random_problem
 
 with late_imports():
     from rlinit.agent.network.oneshot_torch import OneShot
-    from tests.agent.networks import random_agent, random_network, some_problems
+    from tests.agent.networks import agent_of, random_agent, random_network, some_problems
 
 
-SAMPLES = Decoding("sample", 10)
+SAMPLES = 10
+"""Orders."""
 
 
 def is_topological(problem: StageProblem, order: np.ndarray) -> bool:
@@ -37,15 +36,15 @@ def is_topological(problem: StageProblem, order: np.ndarray) -> bool:
 
 
 @pytest.mark.parametrize("objective", ["pipeline", "memory"])
-@pytest.mark.parametrize("decoding", [Decoding(), SAMPLES])
-def test_every_proposed_order_is_topological(objective: str, decoding: Decoding) -> None:
-    """Whatever the decoding, orders respect precedence, the greedy one comes first, and doubt lies in [0, 1]."""
+@pytest.mark.parametrize("width", [1, 2, SAMPLES])
+def test_every_proposed_order_is_topological(objective: str, width: int) -> None:
+    """However many, orders respect precedence, the greedy one comes first, and doubt lies in [0, 1]."""
     agent = random_agent(0)
     for problem in some_problems(6, objective):  # type: ignore[arg-type]
-        proposal = agent.propose(problem, decoding, 3)
+        proposal = agent.propose(problem, width, 3)
         assert all(is_topological(problem, order) for order in proposal.orders)
-        assert 1 <= len(proposal.orders) <= decoding.width
-        assert (proposal.orders[0] == agent.propose(problem, Decoding(), 9).orders[0]).all()
+        assert len(proposal.orders) == width
+        assert (proposal.orders[0] == agent.propose(problem, 1, 9).orders[0]).all()
         assert ((proposal.entropy >= 0.0) & (proposal.entropy <= 1.0 + 1e-12)).all()
 
 
@@ -53,7 +52,7 @@ def test_more_samples_are_never_worse() -> None:
     """The best of greedy and draws is at most the greedy value, and the value is that of the assignment."""
     agent = random_agent(1)
     for problem in some_problems(8):
-        greedy = decode_stages(agent, problem, Decoding())
+        greedy = decode_stages(agent, problem)
         best = decode_stages(agent, problem, SAMPLES, seed=1)
         assert greedy is not None
         assert best is not None
@@ -73,9 +72,9 @@ def test_the_same_seed_gives_the_same_orders() -> None:
 def test_an_untrained_agent_is_the_natural_order(objective: str) -> None:
     """With nothing learned, greedy decoding gives exactly the sliced natural order."""
     network = OneShot(OneShotConfig("stages", NUM_STAGE_FEATURES, hidden=16, layers=1))
-    agent = OneShotStageAgent(OneShotWeights(network.config, network.arrays()))
+    agent = agent_of(network)
     for problem in some_problems(8, objective):  # type: ignore[arg-type]
-        found, expected = decode_stages(agent, problem, Decoding()), natural(problem)
+        found, expected = decode_stages(agent, problem), natural(problem)
         assert found is not None
         assert expected is not None
         assert (found.order == problem.order).all()
@@ -90,13 +89,6 @@ def test_extreme_costs_are_decoded(scale: float) -> None:
         found = decode_stages(random_agent(0), problem, SAMPLES)
         assert found is not None
         assert np.isfinite(found.value[0])
-
-
-def test_bad_decodings_are_refused() -> None:
-    """Unknown modes and widths out of range are errors."""
-    for arguments in (("best", 1), ("beam", 2), ("greedy", 2), ("sample", 0)):
-        with pytest.raises(RlinitError, match=r"mode|width"):
-            Decoding(*arguments)  # type: ignore[arg-type]
 
 
 def saved(folder: Path, features: int = NUM_STAGE_FEATURES) -> Path:
@@ -138,7 +130,7 @@ def test_the_choice_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     chains = random_problem(0, 12, density=0.0)
     assert choose_for_stages(chains, "auto").reason == "a wide graph (12 ops on 1 levels)"
     monkeypatch.setattr("rlinit.agent.selection._MOST_NODES", 3)
-    assert choose_for_stages(random_problem(0), "auto") == StageChoice(None, Decoding("sample", 16), "more than 3 ops")
+    assert choose_for_stages(random_problem(0), "auto") == StageChoice(None, 16, "more than 3 ops")
     monkeypatch.undo()
     monkeypatch.setattr("rlinit.agent.selection.shipped", lambda _name: None)
     assert "no checkpoint for stages" in choose_for_stages(random_problem(0), "auto").reason

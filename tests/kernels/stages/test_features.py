@@ -10,6 +10,7 @@ from hypothesis import given, settings
 
 from rlinit.agent.stages.features import featurise, slice_orders
 from rlinit.arrays import FloatArray, IntArray
+from rlinit.kernels.batches import disjoint_union
 from rlinit.kernels.stages import features as kernels
 from rlinit.kernels.stages.arrays import Precedence
 from rlinit.stages.batch import StageBatch
@@ -134,7 +135,7 @@ def test_features_of_joined_problems(problem: StageProblem) -> None:
     batch = StageBatch.of_problem(problem)
     values, ends = slice_orders(batch, batch.natural[None, :])
     rows = featurise(batch)[0].node
-    twice = featurise(StageBatch.join([batch, batch]))[0].node
+    twice = featurise(disjoint_union([batch, batch]))[0].node
     assert np.array_equal(twice, np.concatenate([rows, rows]))
     assert np.isfinite(rows).all()
     if not np.isfinite(values[0, 0]) or batch.load.sum() <= 0.0:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlinit.agent.stages.decoding import Decoding
+from rlinit.agent.selection import load_stage_agent
 from rlinit.datasets.random.stage_problems import ProblemParams
 from rlinit.errors import InvalidConfig
 from rlinit.stages.problem import memory_value
@@ -17,7 +17,6 @@ from tests.late import late_imports
 with late_imports():
     import torch
 
-    from rlinit.agent.sequential.stage_agent import PointerAgent
     from rlinit.agent.stages.features import slice_orders
     from rlinit.train.tasks.sequential_stages import PointerParams, PointerTask
     from rlinit.train.tasks.stages import optimal_values
@@ -81,8 +80,8 @@ def test_export_is_an_agent(tmp_path: Path) -> None:
         batch = task.generate(7, 30, 3)
         outputs = task.forward(network, batch, torch.device("cpu"))
         played = task.rollout(network, batch, outputs, samples=1, seed=0, greedy=True)
-        agent = PointerAgent.load(path)
-        found = agent.propose_many([batch.problems.problem(g) for g in range(3)], Decoding(), 0)
+        agent = load_stage_agent(path)
+        found = [agent.propose(batch.problems.problem(g), 1, 0) for g in range(3)]
         assert np.array_equal(np.concatenate([one.orders[0] for one in found]), played.orders[0])
 
 

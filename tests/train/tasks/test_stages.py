@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from rlinit.agent.selection import load_stage_agent
-from rlinit.agent.stages.decoding import Decoding
 from rlinit.agent.stages.features import featurise, slice_orders
 from rlinit.datasets.random.stage_problems import ProblemParams, draw_problems
 from rlinit.errors import InvalidConfig
+from rlinit.kernels.batches import disjoint_union
 from rlinit.stages.batch import StageBatch
 from rlinit.stages.slicing import slice_order
 from tests.late import late_imports
@@ -117,7 +117,7 @@ def test_an_agent_overfits_eight_graphs_to_the_optimum() -> None:
 def _only(batch: StageProblems, kept: np.ndarray) -> StageProblems:
     from rlinit.stages.batch import StageBatch
 
-    problems = StageBatch.join([StageBatch.of_problem(batch.problems.problem(g)) for g in kept.tolist()])
+    problems = disjoint_union([StageBatch.of_problem(batch.problems.problem(g)) for g in kept.tolist()])
     features, reference = featurise(problems)
     unknown = np.full(len(kept), np.nan)
     return StageProblems(problems, features, reference, unknown, unknown)
@@ -141,7 +141,7 @@ def test_an_exported_agent_decides_as_the_trained_network(tmp_path: Path) -> Non
     outputs = task().forward(network, batch, torch.device("cpu"))
     orders = task().rollout(network, batch, outputs, samples=1, seed=0, greedy=True).orders[0].reshape(8, 18)
     for g in range(8):
-        assert (agent.propose(batch.problems.problem(g), Decoding(), 0).orders[0] == orders[g]).all()
+        assert (agent.propose(batch.problems.problem(g), 1, 0).orders[0] == orders[g]).all()
 
 
 def test_parameters_out_of_range_are_refused() -> None:
