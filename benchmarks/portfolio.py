@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import combinations, product
 from typing import Any
 
@@ -14,9 +15,9 @@ import numpy as np
 
 import rlinit
 from benchmarks.families.placements import tight
-from benchmarks.learning.families import FAMILIES, Case
+from benchmarks.learning.families import FAMILIES, Case, assembly_lines
 from benchmarks.learning.protocol import primal_dual_integral
-from rlinit.datasets.published import alwabp, assembly_line
+from rlinit.datasets.published import assembly_line
 from rlinit.datasets.published.location import instances_root
 from rlinit.datasets.random.randomly_wired import rwnn
 from rlinit.datasets.zoo import imagenet, llm
@@ -171,14 +172,6 @@ def _balanced_lines() -> Iterator[Case]:
         yield Case(assembly_line.load(path), rlinit.Hardware.pipeline((10, 20, 30)[at % 3]))
 
 
-def _short_lines() -> Iterator[Case]:
-    """Yield assembly lines of 28 tasks with unlike workers."""
-    root = instances_root()
-    for number in range(4, 80, 24) if root else ():
-        assert root is not None
-        yield Case(*alwabp.load(root / "assembly-line" / "alwabp" / "heskia" / str(number)))
-
-
 def _bound_memory() -> Iterator[Case]:
     """Yield networks in pipelines whose devices hold little more than an even share of the parameters."""
     for name, k in product(("inceptionv3", "densenet169", "efficientnetb4", "xception"), (4, 8)):
@@ -241,7 +234,7 @@ PORTFOLIO: Mapping[str, Mapping[str, Family]] = {
         "small sparse graphs": _sparse,
         "few devices alike": _few_alike,
         "assembly lines, equal stations": _balanced_lines,
-        "assembly lines of 28 tasks": _short_lines,
+        "assembly lines of 28 tasks": partial(assembly_lines, range(4, 80, 24), "heskia"),
         "parameters that hardly fit": _bound_memory,
         "activations": _activations,
         "chunks and any ops": _loose,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice, product
 from typing import Any
 
@@ -135,9 +136,18 @@ def _case_of(problem: PlacementProblem) -> Case:
     return Case(graph, hardware, {"resident": "weights", "transfers": problem.transfers})
 
 
-def _lines() -> Iterator[Case]:
+def assembly_lines(numbers: Iterable[int], *families: str) -> Iterator[Case]:
+    """Yield published assembly lines with unlike workers; none where the instances are not at hand.
+
+    Parameters
+    ----------
+    numbers
+        Of the instances, 1 to 80 in each family.
+    families
+        Names of their folders, which take turns.
+    """
     root = instances_root()
-    for number, family in product(range(4, 80, 8), ("wee-mag", "tonge", "roszieg")) if root else ():
+    for number, family in product(numbers, families) if root else ():
         assert root is not None
         yield Case(*alwabp.load(root / "assembly-line" / "alwabp" / family / str(number)))
 
@@ -192,7 +202,7 @@ FAMILIES: dict[str, dict[str, Callable[[], Iterator[Case]]]] = {
         "networks in pipelines": _pipelines,
         "wired networks in pipelines": _wired_pipelines,
         "networks, peak memory": _memories,
-        "assembly lines, unlike workers": _lines,
+        "assembly lines, unlike workers": partial(assembly_lines, range(4, 80, 8), "wee-mag", "tonge", "roszieg"),
         "wide graphs": _wide,
     },
 }
