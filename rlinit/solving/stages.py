@@ -169,6 +169,14 @@ _AUTO: Strategy[StageSearch] = (
         "(benchmarks.learning.strategy first-beam)",
     ),
     Phase(
+        "constraint program",
+        stage_phases.stage_constraint_program,
+        0.5,
+        (_PIPELINE, _UNLIKE, _FEW_CLAUSES),
+        because="lines of 28 tasks with 4 to 7 unlike workers are closed in 1 to 2 s (benchmarks.papers.alwabp); "
+        "bounds close none of them",
+    ),
+    Phase(
         "bound chain-order",
         _bound("chain-order"),
         0.1,
@@ -205,13 +213,6 @@ _AUTO: Strategy[StageSearch] = (
         (_PIPELINE, _UNLIKE),
         because="InceptionV3 on eight unlike GPUs, 36,000 ideals times 256 sets of devices, is proven in 18 s; where "
         "more time is needed, searches get the rest",
-    ),
-    Phase(
-        "constraint program",
-        stage_phases.stage_constraint_program,
-        0.5,
-        (_PIPELINE, _UNLIKE, _FEW_CLAUSES),
-        because="lines of 28 tasks with 4 to 7 unlike workers are closed in 1 to 2 s (benchmarks.papers.alwabp)",
     ),
     Phase(
         "annealing",
