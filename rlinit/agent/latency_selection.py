@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from rlinit.agent.network.checkpoint import load_checkpoint, read_once, shipped
 from rlinit.agent.placements.agent import LatencyAgent
 from rlinit.agent.selection import named_checkpoint
 from rlinit.errors import CheckpointError
+from rlinit.placements.arrays import mean_transfer_s
 from rlinit.placements.problem import PlacementProblem
 
 _MOST_OPS = 2_000
@@ -16,6 +19,10 @@ _MOST_OPS = 2_000
 
 _MOST_PAIRS = 8_000
 """Pairs of op and device, beyond which it was not judged."""
+
+_LEAST_SHARE = 0.7
+"""Share of pairs of op and device that are allowed, from which it pays in a tenth of a second where nothing is moved:
+with 0.6 it lost, with 0.8 it was open (docs/learning.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,23 @@ def choose_for_latency(problem: PlacementProblem, name: str) -> LatencyChoice:
     if shipped_path is None:
         return LatencyChoice(None, "this installation has no checkpoint for latency")
     return LatencyChoice(load_latency_agent(shipped_path), "checkpoint latency")
+
+
+def leaves_choice(problem: PlacementProblem) -> bool:
+    """Return whether the choice of devices is worth asking about in a tenth of a second.
+
+    It is where something has to be moved, or where devices differ and most ops may run on most of them: elsewhere the
+    earliest finish says as much, and search has more of the time.
+
+    Parameters
+    ----------
+    problem
+        A latency problem.
+    """
+    seconds = problem.op_time_s
+    differ = bool((seconds != seconds[:, :1]).any())
+    open_to_most = float(np.isfinite(seconds).mean()) >= _LEAST_SHARE
+    return (differ and open_to_most) or bool(mean_transfer_s(problem).any())
 
 
 @read_once

@@ -221,15 +221,13 @@ class Episodes(ABC, Generic[P]):
     def _features(self, problem: P) -> GraphFeatures:
         """Return what the agent sees of a problem."""
 
-    @abstractmethod
     def _begin(self, row: int, problem: P, features: GraphFeatures) -> None:
         """Set up what is not common to all kinds of problems."""
 
-    @abstractmethod
     def _act(self, actions: IntArray) -> IntArray:
         """Carry out allowed actions ((B,), -1: none) and return the nodes they take."""
+        return actions
 
-    @abstractmethod
     def _after(self, rows: IntArray) -> None:
         """Bring up to date what depends on which nodes are ready, in some rows."""
 
@@ -237,9 +235,9 @@ class Episodes(ABC, Generic[P]):
     def _completed(self, row: int) -> float:
         """Return the value of the schedule that the reference's rule makes of a row's partial one."""
 
-    @abstractmethod
     def _finished(self, row: int) -> float:
         """Return the value of a row's finished schedule; inf where it cannot be finished."""
+        return self._completed(row)
 
 
 MOST = 1e9
@@ -275,21 +273,9 @@ class StageEpisodes(Episodes[StageProblem]):
     def _features(self, problem: StageProblem) -> GraphFeatures:
         return featurise(StageBatch.of_problem(problem))[0]
 
-    def _begin(self, row: int, problem: StageProblem, features: GraphFeatures) -> None:
-        pass
-
-    def _act(self, actions: IntArray) -> IntArray:
-        return actions
-
-    def _after(self, rows: IntArray) -> None:
-        pass
-
     def _completed(self, row: int) -> float:
         found = slice_order(self.problem(row), self._completed_order(row))
         return np.inf if found is None else found[1][0]
-
-    def _finished(self, row: int) -> float:
-        return self._completed(row)
 
 
 class PlacementEpisodes(Episodes[PlacementProblem]):

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from rlinit.agent.latency_selection import choose_for_latency
+from rlinit.agent.latency_selection import choose_for_latency, leaves_choice
 from rlinit.agent.placements.agent import FAR, NEAR, Lookahead, decode_placement
 from rlinit.arrays import IntArray
 from rlinit.budget import UNLIMITED
@@ -255,7 +255,8 @@ def auto_agent(search: PlacementSearch) -> None:
     before = search.origin
     left_s = search.incumbent.budget.remaining_s
     for ahead in (FAR, NEAR):
-        if left_s >= max(ahead.left_s, ahead.seconds(search.problem) / _AGENT_SHARE):
+        in_time = left_s >= max(ahead.left_s, ahead.seconds(search.problem) / _AGENT_SHARE)
+        if in_time and (ahead is FAR or leaves_choice(search.problem)):
             learned(search, ahead)
             break
     else:

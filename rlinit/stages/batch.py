@@ -147,6 +147,11 @@ class StageBatch:
             in_tensor=problem.in_tensor,
         )
 
+    @property
+    def precedence(self) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+        """Where graphs begin, pointers and nodes of successors, and pointers of predecessors."""
+        return self.node_ptr, self.succ_indptr, self.succ, self.pred_indptr
+
     def problem(self, g: int) -> StageProblem:
         """Return graph g as a stage problem."""
         nodes = slice(self.node_ptr[g], self.node_ptr[g + 1])

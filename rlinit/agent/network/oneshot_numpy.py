@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
+from rlinit.agent.network.checkpoint import Checkpoint
 from rlinit.agent.network.config import OneShotConfig
 from rlinit.agent.network.graph_features import GraphFeatures
 from rlinit.agent.network.integer_layers import IntegerLayer, add_ends, largest_size, layer_norm
@@ -67,6 +68,33 @@ class OneShotWeights:
         self.of_one = [_of_one(self.layers[f"encoder.layers.{i}.read"].weight) for i in range(config.layers)]
         self._vectors = {name: array for name, array in single.items() if array.ndim == 1}
 
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, problem: str, *features: int) -> OneShotWeights:
+        """Return the weights of a checkpoint for a kind of problem.
+
+        Parameters
+        ----------
+        checkpoint
+            Weights and card.
+        problem
+            ``stages`` or ``latency``.
+        features
+            Features of a node, a device and a pair that this version computes.
+
+        Raises
+        ------
+        CheckpointError
+            It is of another architecture, for another problem, or for other features.
+        """
+        config = OneShotConfig.from_dict(checkpoint.card.config)
+        found = (config.problem, config.node_features, config.device_features, config.pair_features)
+        if found != (problem, *features):
+            raise CheckpointError(
+                f"the checkpoint is for (problem, features of a node, a device, a pair) {found}; this version computes "
+                f"{(problem, *features)}. Train it again."
+            )
+        return cls(config, checkpoint.arrays)
+
     def norm(self, name: str, x: Floats, y: Floats) -> float:
         """Write x (n, h) through a LayerNorm to y; return the largest size of one of its numbers.
 
@@ -86,38 +114,28 @@ def _blas() -> ThreadpoolController:
     return ThreadpoolController().select(user_api="blas")
 
 
+_WITHOUT_BIAS = ("context", "key_out", "device", "pair")
+"""Last names of linear layers that have no bias."""
+
+
 def weight_shapes(config: OneShotConfig) -> dict[str, tuple[int, ...]]:
     """Return the shape of every weight of a network, by name."""
     h = config.hidden
-    shapes: dict[str, tuple[int, ...]] = {}
-
-    def linear(name: str, inputs: int, outputs: int, bias: bool = True) -> None:
-        shapes[f"{name}.weight"] = (outputs, inputs)
-        if bias:
-            shapes[f"{name}.bias"] = (outputs,)
-
-    def norm(name: str) -> None:
-        shapes[f"{name}.weight"] = shapes[f"{name}.bias"] = (h,)
-
-    linear("encoder.embed", config.node_features, h)
+    linear = {"encoder.embed": (h, config.node_features), "key_hidden": (h, h), "key_out": (1, h)}
+    norms = ["encoder.norm", *(f"encoder.layers.{i}.norm" for i in range(config.layers))]
     for i in range(config.layers):
-        norm(f"encoder.layers.{i}.norm")
-        linear(f"encoder.layers.{i}.read", 5 * h, h)
-        linear(f"encoder.layers.{i}.context", h, h, bias=False)
-        linear(f"encoder.layers.{i}.write", h, h)
-    norm("encoder.norm")
-    linear("key_hidden", h, h)
-    linear("key_out", h, 1, bias=False)
+        widths = {"read": 5 * h, "context": h, "write": h}
+        linear |= {f"encoder.layers.{i}.{name}": (h, inputs) for name, inputs in widths.items()}
     if config.problem == "latency":
-        linear("devices.embed", config.device_features, h)
-        for name in ("mix", "query", "key", "value"):
-            linear(f"devices.{name}", h, h)
-        linear("devices.bias", config.pair_features, 1)
-        linear("devices.node", 2 * h, h)
-        linear("devices.device", h, h, bias=False)
-        linear("devices.pair", config.pair_features, h, bias=False)
-        linear("devices.out", h, 2)
-    return shapes
+        linear |= {f"devices.{name}": (h, h) for name in ("mix", "query", "key", "value", "device")}
+        linear |= {"devices.bias": (1, config.pair_features), "devices.pair": (h, config.pair_features)}
+        linear |= {"devices.embed": (h, config.device_features), "devices.node": (h, 2 * h), "devices.out": (2, h)}
+    biased = [name for name in linear if name.rpartition(".")[2] not in _WITHOUT_BIAS]
+    return {
+        **{f"{name}.weight": shape for name, shape in linear.items()},
+        **{f"{name}.bias": linear[name][:1] for name in biased},
+        **{f"{name}.{part}": (h,) for name in norms for part in ("weight", "bias")},
+    }
 
 
 def infer(weights: OneShotWeights, features: GraphFeatures) -> tuple[FloatArray, FloatArray]:

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 
 from rlinit.agent.network.checkpoint import Checkpoint
-from rlinit.agent.network.config import OneShotConfig
 from rlinit.agent.network.oneshot_numpy import OneShotWeights, infer
 from rlinit.agent.placements.features import (
     DEVICE_FEATURES,
@@ -18,7 +17,7 @@ from rlinit.agent.placements.features import (
     observe,
 )
 from rlinit.agent.placements.lookahead import play_ahead
-from rlinit.errors import CheckpointError, RlinitError
+from rlinit.errors import RlinitError
 from rlinit.kernels.placements.rollout_arrays import Policy
 from rlinit.kernels.placements.rollouts import play
 from rlinit.placements.problem import Placement, PlacementProblem
@@ -71,14 +70,7 @@ class LatencyAgent:
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        config = OneShotConfig.from_dict(dict(checkpoint.card.config))
-        expected = ("latency", NODE_FEATURES, DEVICE_FEATURES, PAIR_FEATURES)
-        found = (config.problem, config.node_features, config.device_features, config.pair_features)
-        if found != expected:
-            raise CheckpointError(
-                f"the checkpoint takes (problem, node, device, pair features) {found}; this version gives {expected}"
-            )
-        self.weights = OneShotWeights(config, checkpoint.arrays)
+        self.weights = OneShotWeights.of(checkpoint, "latency", NODE_FEATURES, DEVICE_FEATURES, PAIR_FEATURES)
 
     def logits(self, observation: Observation) -> Policy:
         """Return keys (n,), scores (n * d,) and lateness weights (n * d,) of a problem."""

@@ -15,6 +15,7 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.placements.rollout_arrays import Policy, RolloutArrays
+from rlinit.kernels.placements.rollouts import likeliest_device, likeliest_op
 from rlinit.kernels.placements.timeline import BLOCKING, EXCLUSIVE, PARALLEL
 
 _MEAN_SHARE = 0.3
@@ -189,18 +190,11 @@ def look_at(p: OneGraph, s: PartialSchedule, v: int) -> int:
             at += 1
         s.begin[i], s.slot[i], s.finish[i] = begin, at, begin + length
         earliest = min(earliest, begin + length)
-    best = -1
     for i in range(d):
-        if s.finish[i] == np.inf:
-            continue
-        s.logit[i] = p.score[v, i] - p.late_weight[v, i] * ((s.finish[i] - earliest) / p.scale[0])
-        if best < 0 or s.logit[i] > s.logit[best]:
-            best = i
-        elif s.logit[i] == s.logit[best]:
-            sooner = s.finish[i] < s.finish[best]
-            if sooner or (s.finish[i] == s.finish[best] and p.time[v, i] < p.time[v, best]):
-                best = i
-    return best
+        if s.finish[i] < np.inf:
+            s.logit[i] = p.score[v, i] - p.late_weight[v, i] * ((s.finish[i] - earliest) / p.scale[0])
+    best: int = likeliest_device(s.logit, s.finish, p.time[v], d)
+    return best if earliest < np.inf else -1
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -278,11 +272,7 @@ def first_ready(p: OneGraph, s: PartialSchedule, key: FloatArray) -> int:
     key
         (n,) keys of ops: the policy's, or these and noise.
     """
-    best = 0
-    for k in range(1, s.num_ready[0]):
-        v, w = s.ready[k], s.ready[best]
-        if key[v] > key[w] or (key[v] == key[w] and p.place[v] < p.place[w]):
-            best = k
+    best: int = likeliest_op(s.ready, s.num_ready[0], key, p.place)
     return best
 
 

@@ -7,12 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from rlinit.agent.network.checkpoint import Checkpoint
-from rlinit.agent.network.config import OneShotConfig
 from rlinit.agent.network.oneshot_numpy import OneShotWeights, infer
 from rlinit.agent.stages.decoding import Proposal
 from rlinit.agent.stages.features import featurise
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.errors import CheckpointError
 from rlinit.kernels.orders import kahn
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 from rlinit.kernels.stages.rollouts import choice_terms, sample_orders
@@ -43,15 +41,7 @@ class OneShotStageAgent:
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        config = OneShotConfig.from_dict(dict(checkpoint.card.config))
-        if config.problem != "stages":
-            raise CheckpointError(f"the checkpoint is for the problem {config.problem!r}; expected 'stages'")
-        if config.node_features != NUM_STAGE_FEATURES:
-            raise CheckpointError(
-                f"the checkpoint reads {config.node_features} features a node; this version computes "
-                f"{NUM_STAGE_FEATURES}. Train it again."
-            )
-        self.weights = OneShotWeights(config, checkpoint.arrays)
+        self.weights = OneShotWeights.of(checkpoint, "stages", NUM_STAGE_FEATURES, 0, 0)
 
     def propose(self, problem: StageProblem, width: int, seed: int) -> Proposal:
         """Return orders for a problem; see `OrderProposer`.
@@ -63,14 +53,14 @@ class OneShotStageAgent:
         """
         batch = StageBatch.of_problem(problem)
         keys, order = self._pass(batch)
-        entropy = choice_entropy(problem, keys, order[None, :])
+        entropy = choice_entropy(batch, keys, order[None, :])
         found = [order[None, :]]
         if width > 1:
             passes = _PASSES if problem.num_nodes >= _PASSES_FROM else 1
             for _ in range(min(passes, width) - 1):
                 keys, order = self._pass(replace(batch, natural=order))
                 found.append(order[None, :])
-            found.append(_draws(problem, keys, width - len(found), seed))
+            found.append(_draws(batch, keys, width - len(found), seed))
         return Proposal(np.concatenate(found), entropy)
 
     def _pass(self, batch: StageBatch) -> tuple[FloatArray, IntArray]:
@@ -79,41 +69,30 @@ class OneShotStageAgent:
         return keys, kahn(keys, batch.succ_indptr, batch.succ, batch.pred_indptr)
 
 
-def _draws(problem: StageProblem, logits: FloatArray, count: int, seed: int) -> IntArray:
-    """Return (count, n) orders drawn at the temperatures in turn."""
-    draws = np.empty((count, problem.num_nodes), np.int64)
-    ptr = np.array([0, problem.num_nodes], np.int64)
+def _draws(batch: StageBatch, logits: FloatArray, count: int, seed: int) -> IntArray:
+    """Return (count, n) orders of a batch of one problem, drawn at the temperatures in turn."""
+    draws = np.empty((count, batch.num_nodes), np.int64)
     for i, temperature in enumerate(_TEMPERATURES):
-        part = np.empty((len(draws[i :: len(_TEMPERATURES)]), problem.num_nodes), np.int64)
+        part = np.empty_like(draws[i :: len(_TEMPERATURES)])
         stream = seed * len(_TEMPERATURES) + i
-        sample_orders(
-            logits / temperature,
-            ptr,
-            problem.succ_indptr,
-            problem.succ,
-            problem.pred_indptr,
-            len(part),
-            stream,
-            part,
-        )
+        sample_orders(logits / temperature, *batch.precedence, len(part), stream, part)
         draws[i :: len(_TEMPERATURES)] = part
     return draws
 
 
-def choice_entropy(problem: StageProblem, keys: FloatArray, order: IntArray) -> FloatArray:
+def choice_entropy(batch: StageBatch, keys: FloatArray, order: IntArray) -> FloatArray:
     """Return (n,) the entropy of the choice at which `order` (1, n) takes each node, over its largest possible.
 
     Parameters
     ----------
-    problem
-        Of n nodes.
+    batch
+        Of one problem of n nodes.
     keys
         (n,) logits: among ready nodes, choices are their softmax.
     order
         (1, n) a topological order.
     """
-    ptr = np.array([0, problem.num_nodes], np.int64)
-    _, entropy, ready = choice_terms(keys, ptr, problem.succ_indptr, problem.succ, problem.pred_indptr, order)
-    share = np.empty(problem.num_nodes)
+    _, entropy, ready = choice_terms(keys, *batch.precedence, order)
+    share = np.empty(batch.num_nodes)
     share[order[0]] = entropy[0] / np.log(np.maximum(ready[0], 2))
     return share

@@ -33,7 +33,7 @@ def draw_orders(keys: Tensor, batch: StageBatch, samples: int, seed: int) -> Int
     """
     orders = np.empty((samples, batch.num_nodes), np.int64)
     logits = keys.detach().to("cpu", torch.float64).numpy()
-    sample_orders(logits, batch.node_ptr, batch.succ_indptr, batch.succ, batch.pred_indptr, samples, seed, orders)
+    sample_orders(logits, *batch.precedence, samples, seed, orders)
     return orders
 
 
@@ -41,9 +41,7 @@ class _OrderTerms(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, keys: Tensor, batch: StageBatch, orders: IntArray) -> tuple[Tensor, Tensor, Tensor]:
         logits = keys.detach().to("cpu", torch.float64).contiguous().numpy()
-        log_prob, entropy, num_ready = choice_terms(
-            logits, batch.node_ptr, batch.succ_indptr, batch.succ, batch.pred_indptr, orders
-        )
+        log_prob, entropy, num_ready = choice_terms(logits, *batch.precedence, orders)
         ctx.batch, ctx.orders, ctx.logits, ctx.keys = batch, orders, logits, (keys.device, keys.dtype)
         ready = torch.from_numpy(num_ready).to(keys.device)
         ctx.mark_non_differentiable(ready)
@@ -52,17 +50,9 @@ class _OrderTerms(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         by_log_prob, by_entropy = (grad.to("cpu", torch.float64).contiguous().numpy() for grad in grads[:2])
-        batch, (device, dtype) = ctx.batch, ctx.keys
-        grad = choice_gradient(
-            ctx.logits,
-            batch.node_ptr,
-            batch.succ_indptr,
-            batch.succ,
-            batch.pred_indptr,
-            ctx.orders,
-            by_log_prob,
-            by_entropy,
-        )
+        batch: StageBatch = ctx.batch
+        device, dtype = ctx.keys
+        grad = choice_gradient(ctx.logits, *batch.precedence, ctx.orders, by_log_prob, by_entropy)
         return torch.from_numpy(grad).to(device=device, dtype=dtype), None, None
 
 

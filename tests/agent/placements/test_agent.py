@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import rlinit
-from rlinit.agent.latency_selection import choose_for_latency
+from rlinit.agent.latency_selection import choose_for_latency, leaves_choice
 from rlinit.agent.network.checkpoint import Card, Checkpoint, save_checkpoint
 from rlinit.agent.network.config import OneShotConfig
 from rlinit.agent.placements.agent import LatencyAgent, decode_placement
@@ -107,7 +107,7 @@ def test_refusals() -> None:
     with pytest.raises(RlinitError, match="whole ops"):
         decode_placement(agent(1.0), random_placement_problem(0, 4, 2, shards=2))
     other = dataclasses.replace(CONFIG, node_features=3)
-    with pytest.raises(CheckpointError, match="this version gives"):
+    with pytest.raises(CheckpointError, match="Train it again"):
         LatencyAgent(Checkpoint(OneShot(other).arrays(), Card("oneshot", "latency", dataclasses.asdict(other))))
 
 
@@ -135,3 +135,13 @@ def test_where_no_agent_serves_the_heuristic_is_named(checkpoint: Path) -> None:
     assert "no agent" in str(plan.provenance["start"])
     with pytest.raises(RlinitError, match="unknown agent"):
         rlinit.schedule(graph, hardware, objective="latency", agent="nobody")
+
+
+def test_choices_that_are_worth_a_question() -> None:
+    """Where nothing is moved the agent is asked in a hurry only if devices differ and most are open to most ops."""
+    cases = ((False, 0.0, True), (False, 0.6, False), (True, 0.0, False))
+    for identical, forbidden, asked in cases:
+        problem = random_placement_problem(0, 12, 5, forbidden_fraction=forbidden, identical=identical, zero_fraction=0)
+        unmoved = dataclasses.replace(problem, tensor_bytes=np.zeros(12), delay_s=np.zeros((5, 5)))
+        assert leaves_choice(problem)
+        assert leaves_choice(unmoved) == asked
