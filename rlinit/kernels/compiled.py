@@ -33,6 +33,7 @@ from numba.core import caching, config
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.core.registry import cpu_target
+from numba.core.types import unliteral
 
 _PACKAGE = "rlinit"
 
@@ -296,8 +297,13 @@ def _compiled(*functions: Any, **options: Any) -> Any:
     A wrapper for Python unpacks every array of every bundle: a quarter of compiling went into those that nobody called
     (`benchmarks.components.startup`). So a kernel that another one calls is compiled by a twin that has none, unless
     Python has called it before with arguments of these types. What the twin compiles is not filed: it is in the code of
-    the kernels that call it.
+    the kernels that call it. A number that is written out in a call counts as any other: numba would compile again.
+
+    A kernel with ``inline="always"`` makes no arrays, and LLVM inlines it. What numba does for that option, copying the
+    kernel into each caller before it infers types and counts references, took a quarter of all compiling.
     """
+    if options.pop("inline", None) == "always":
+        options |= {"forceinline": True, "_nrt": False}
 
     def mark(function: Any) -> Any:
         compiling: Any = numba.njit
@@ -308,14 +314,14 @@ def _compiled(*functions: Any, **options: Any) -> Any:
             kernel._cache = _CheckedCache(function)
 
         def call_template(args: Any, kws: Any) -> Any:
+            args, kws = tuple(map(unliteral, args)), {name: unliteral(kind) for name, kind in kws.items()}
             _, types = kernel._compiler.fold_argument_types(args, kws)
             return type(kernel).get_call_template(kernel if tuple(types) in kernel.overloads else twin, args, kws)
 
         def overload(types: Any) -> Any:
             return (kernel if tuple(types) in kernel.overloads else twin).overloads[tuple(types)].entry_point
 
-        if options.get("inline") != "always":
-            kernel.get_call_template, kernel.get_overload = call_template, overload
+        kernel.get_call_template, kernel.get_overload = call_template, overload
         return kernel
 
     return mark(functions[0]) if functions and callable(functions[0]) else mark
