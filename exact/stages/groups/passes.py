@@ -54,7 +54,7 @@ def least_in_flight(behind: int, limits: GroupLimits) -> int:
     return min(taken, -(-(behind + most) // most)) if limits.flying == 1 else in_flight(behind, taken, 0, limits)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True, forceinline=True)
 def _begin_shares(i: int, j: int, g: int, limit: float, data: GroupData, shares: Shares) -> bool:
     """Write what stages between two ideals take on each kind, at least; return whether two kinds may have a part."""
     sums, _, limits, lattice = data

@@ -259,7 +259,7 @@ def gather_group(v: int, stage: IntArray, row: Csr, met: NDArray[np.bool_], chos
     return count if count < len(chosen) else 0
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True, forceinline=True)
 def _drawn(
     rng: np.random.Generator,
     draw: float,
