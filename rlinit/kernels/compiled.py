@@ -314,9 +314,8 @@ def _compiled(*functions: Any, **options: Any) -> Any:
             kernel._cache = _CheckedCache(function)
 
         def call_template(args: Any, kws: Any) -> Any:
-            args, kws = tuple(map(unliteral, args)), {name: unliteral(kind) for name, kind in kws.items()}
-            _, types = kernel._compiler.fold_argument_types(args, kws)
-            return type(kernel).get_call_template(kernel if tuple(types) in kernel.overloads else twin, args, kws)
+            types = tuple(map(unliteral, kernel._compiler.fold_argument_types(args, kws)[1]))
+            return type(kernel).get_call_template(kernel if types in kernel.overloads else twin, types, {})
 
         def overload(types: Any) -> Any:
             return (kernel if tuple(types) in kernel.overloads else twin).overloads[tuple(types)].entry_point

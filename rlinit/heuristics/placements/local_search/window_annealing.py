@@ -337,11 +337,9 @@ def _cut_out(a: TimelineArrays, memory: DeviceMemory, s: OpSequence, lo: int, hi
     )
     for b in range(m):
         v = w.ops[b]
-        w.tensor[b], w.need[b], w.mate[b] = (
-            a.tensor[v],
-            memory.weight[v] + memory.shard[v],
-            s.place[memory.mate[v]] - lo,
-        )
+        w.tensor[b] = a.tensor[v]
+        w.need[b] = memory.weight[v] + memory.shard[v]
+        w.mate[b] = s.place[memory.mate[v]] - lo
         other = memory.mate[v]
         while other != v and w.mate[b] >= 0:
             if not lo <= s.place[other] < hi:
