@@ -262,19 +262,13 @@ class StageEpisodes(Episodes[StageProblem]):
         """Return (B, N) bool: the ready nodes."""
         return self.ready[row]
 
-    def _completed_order(self, row: int) -> IntArray:
-        """Return (n,) a row's order, completed by the natural one."""
-        problem = self.problem(row)
-        so_far = self.order[row, : self.steps[row]]
-        left = np.ones(problem.num_nodes, np.bool_)
-        left[so_far] = False
-        return np.concatenate([so_far, problem.order[left[problem.order]]])
-
     def _features(self, problem: StageProblem) -> GraphFeatures:
         return featurise(StageBatch.of_problem(problem))[0]
 
     def _completed(self, row: int) -> float:
-        found = slice_order(self.problem(row), self._completed_order(row))
+        problem, so_far = self.problem(row), self.order[row, : self.steps[row]]
+        left = problem.order[~np.isin(problem.order, so_far)]
+        found = slice_order(problem, np.concatenate([so_far, left]))
         return np.inf if found is None else found[1][0]
 
 
