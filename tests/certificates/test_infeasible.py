@@ -25,6 +25,7 @@ from rlinit.stages.training.lowering import lower_training
 from rlinit.stages.training.rules import TrainingRules
 from tests.certificates import attack, veripb_checker, vipr_checker
 from tests.certificates.test_check import can_be_tried, costs_of
+from tests.draws import draws
 from tests.properties import fuzz
 
 Files = dict[str, Any]
@@ -111,7 +112,7 @@ def least_of(folder: Path) -> tuple[Any, int]:
     return vipr_checker.check((folder / "x.vipr").read_text()).least, veripb_checker.check(program, proof).least
 
 
-@pytest.mark.parametrize("first", range(0, 300, 100))
+@pytest.mark.parametrize("first", range(0, draws(300), 100))
 def test_nothing_proves_it_where_brute_force_has_a_schedule(first: int) -> None:
     """Proofs are found of problems without a schedule, of most of them, and of no other."""
     none = found = refuted = 0

@@ -26,6 +26,7 @@ from rlinit.plan import Objective
 from tests.certificates import vipr_checker
 from tests.certificates.proof_attack import drawn, mutated_proofs, vipr_file
 from tests.certificates.test_check import GRAPH, MESH, STAGES, can_be_tried, costs_of
+from tests.draws import draws
 from tests.properties import fuzz
 
 
@@ -34,7 +35,7 @@ def text_of(proof: Proof) -> str:
     return "\n".join(vipr_lines(proof, ["a comment"], {})) + "\n"
 
 
-@pytest.mark.parametrize("first", range(0, 240, 80))
+@pytest.mark.parametrize("first", range(0, draws(240), 80))
 def test_the_optimum_is_proven_and_nothing_above(first: int) -> None:
     """Programs of random problems prove brute force's optimum where they know all of a cost, and never more."""
     tried = reached = 0

@@ -201,7 +201,7 @@ def with_history(plan: Plan) -> Plan:
 
 
 @given(seed=SEEDS, inputs=st.sampled_from([1, 3]), rule=RULES, scale=st.sampled_from([1e-9, 1.0, 1e12]))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=draws(30), deadline=None)
 def test_reports_of_placements(seed: int, inputs: int, rule: str, scale: float) -> None:
     """Reports are well-formed pages that load nothing and name every device."""
     plan, graph, hardware = random_case(seed, inputs=inputs, transfers=rule, scale=scale)  # type: ignore[arg-type]

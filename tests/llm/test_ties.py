@@ -19,6 +19,7 @@ from rlinit.hardware import Device, Hardware
 from rlinit.llm.lowering import Granularity, Objective, Settings, layer_bytes
 from rlinit.llm.search.contiguous import ChainProblem, ChainSolution, exchangeable_classes, solve_chain
 from rlinit.llm.verification import evaluate, memory_of, overfull, value_of
+from tests.draws import draws
 from tests.llm.test_planning import GEMMA, LLAMA, MIXTRAL, every_split
 
 
@@ -144,7 +145,7 @@ def rank(problem: ChainProblem, split: Any) -> tuple[float, float, float]:
     )
 
 
-@pytest.mark.parametrize("start", range(0, 400, 100))
+@pytest.mark.parametrize("start", range(0, draws(400), 100))
 def test_chains_with_many_equal_splits_against_brute_force(start: int) -> None:
     """Sums and bottlenecks, missing links, shared bytes, devices that come first: all levels are best."""
     for seed in range(start, start + 100):

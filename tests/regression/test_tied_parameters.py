@@ -16,6 +16,7 @@ from rlinit.coarsening.contraction import coarsen
 from rlinit.errors import InvalidGraph, InvalidPlan, RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
+from tests.draws import draws
 from tests.properties import fuzz
 
 
@@ -82,7 +83,7 @@ def test_backward_ops_follow_their_groups() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*give no out_bytes")
-@pytest.mark.parametrize("first", range(0, 150, 50))
+@pytest.mark.parametrize("first", range(0, draws(150), 50))
 def test_plans_and_bounds_agree_with_brute_force(first: int) -> None:
     """In all objectives, chunks, loose ops and training: no false value or bound, the optimum where it is claimed."""
     tried = 0

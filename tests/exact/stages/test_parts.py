@@ -15,6 +15,7 @@ from rlinit.exact.stages.ideals.enumeration import MOST_PARTS, enumerate_ideals,
 from rlinit.exact.stages.ideals.parts import solve_parts
 from rlinit.exact.stages.ideals.pipeline import solve_pipeline_ideals
 from rlinit.stages.problem import StageAssignment, StageProblem, StageResult, evaluate
+from tests.draws import draws
 from tests.exact.stages.cases import any_problem
 from tests.stage_cases import brute_force_pipeline, random_problem
 
@@ -98,10 +99,10 @@ def several(seed: int, most_nodes: int) -> StageProblem:
     return problem
 
 
-@pytest.mark.parametrize("first", range(0, 120, 20))
+@pytest.mark.parametrize("first", range(0, draws(120), 10))
 def test_is_the_best_of_all_assignments(first: int) -> None:
     """Values and bounds are the optimum, with and without known ones; nothing is better than the optimum."""
-    for seed in range(first, first + 20):
+    for seed in range(first, first + 10):
         problem = several(seed, 7)
         truth, result = brute_force_pipeline(problem), solved(problem)
         if np.isinf(truth):
@@ -116,7 +117,7 @@ def test_is_the_best_of_all_assignments(first: int) -> None:
         assert solved(problem, 0.9 * truth, 1.1 * truth + 1e-300).bound[0] == pytest.approx(truth, rel=1e-9)
 
 
-@pytest.mark.parametrize("first", range(0, 100, 25))
+@pytest.mark.parametrize("first", range(0, draws(100), 25))
 def test_is_as_good_as_all_ideals(first: int) -> None:
     """Larger ones: the dynamic program over the ideals of all components together finds the same value."""
     for seed in range(first, first + 25):
