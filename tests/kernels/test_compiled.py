@@ -36,6 +36,30 @@ print(caller(10), sum(caller.stats.cache_hits.values()), caller.stats.cache_path
 """
 
 
+ARRAYS = """\
+import numpy as np
+from rlinit.kernels.compiled import njit
+
+@njit
+def made(n):
+    return np.ones(n)
+
+@njit(inline="always")
+def first(x):
+    return x[0]
+
+@njit(_nrt=False)
+def quick(n):
+    return made(n).sum() + first(made(n))
+
+@njit
+def part(n):
+    return made(n)[1:]
+
+print(quick(3), part(3).sum())
+"""
+
+
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
     """Return a package of the same name with two kernels in two files, and a constant in a third."""
@@ -128,6 +152,12 @@ print(*sorted(one.name for one in libraries if one._asked), len(libraries))
 def test_what_only_kernels_call_is_optimised_within_them(package: Path) -> None:
     """Of a kernel and the one that it calls, that which Python calls is made machine code, and nothing else."""
     assert run(package, OPTIMISED) == "caller 2"
+
+
+@pytest.mark.compiled
+def test_arrays_are_counted_whoever_asks_for_them_first(package: Path) -> None:
+    """Numba lets a kernel go without where its first caller does, and then refuses it, or lets others free it."""
+    assert run(package, ARRAYS).split() == ["4.0", "2.0"]
 
 
 def test_nothing_is_written_into_the_package(package: Path) -> None:
