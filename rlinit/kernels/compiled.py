@@ -300,7 +300,7 @@ def _compiled(*functions: Any, **options: Any) -> Any:
     the kernels that call it. A number that is written out in a call counts as any other: numba would compile again.
 
     A kernel with ``inline="always"`` makes no arrays, and LLVM inlines it. What numba does for that option, copying the
-    kernel into each caller before it infers types and counts references, took a quarter of all compiling. Kernels that
+    kernel into each caller before it infers types and counts references, took time that this saves. Kernels that
     do not ask for ``_nrt=False`` count references whoever calls them first; numba would go by that.
     """
     inlined = options.pop("inline", None) == "always"
