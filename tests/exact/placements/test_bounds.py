@@ -141,7 +141,7 @@ def test_no_bound_is_above_a_placement_of_a_larger_problem(transfers: Transfers,
         )
         rng = np.random.default_rng(seed)
         best = np.inf
-        for _ in range(draws(120)):
+        for _ in range(120):
             # A placement that breaks up a group or uses a device forbidden to one of it has makespan inf.
             best = min(best, makespan(problem, random_placement(problem, rng)))
         for name in BOUNDS:
