@@ -32,6 +32,7 @@ from rlinit.datasets.zoo import imagenet
 from rlinit.exact.stages.ideals.solve import solve_ideals
 from rlinit.heuristics.stages.slicing.orders import brkga, natural
 from rlinit.kernels.stages.rollouts import sample_orders
+from rlinit.stages.batch import StageBatch
 from rlinit.stages.lowering import lower_stages
 from rlinit.stages.problem import StageProblem, Value
 
@@ -60,9 +61,7 @@ class EvenOrders:
         """Return drawn orders."""
         n = problem.num_nodes
         orders: IntArray = np.empty((width, n), np.int64)
-        ptr = np.array([0, n], np.int64)
-        graph = (problem.succ_indptr, problem.succ, problem.pred_indptr)
-        sample_orders(np.zeros(n), ptr, *graph, width, seed, orders)
+        sample_orders(np.zeros(n), *StageBatch.of_problem(problem).precedence, width, seed, orders)
         return Proposal(orders, np.zeros(n))
 
 

@@ -26,7 +26,7 @@ def rollout_arrays(problem: PlacementProblem) -> tuple[RolloutArrays, FloatArray
     allowed = problem.over_groups(np.isfinite(seconds), np.logical_and)
     scale = _typical_s(problem)
     work = mean_work_s(problem)
-    rank = upward_rank(problem.order, work, mean_transfer_s(problem), problem.succ_indptr, problem.succ)
+    rank = upward_ranks(problem, work)
     place = inverse_of(np.lexsort((inverse_of(problem.order), -rank)))
     arrays = RolloutArrays(
         ptr=np.array([0, n]),
@@ -113,13 +113,19 @@ def mean_transfer_s(problem: PlacementProblem) -> FloatArray:
     return np.asarray(problem.delay_s[linked].mean() + volume * problem.s_per_byte[linked].mean(), np.float64)
 
 
-def upward_ranks(problem: PlacementProblem) -> FloatArray:
+def upward_ranks(problem: PlacementProblem, work_s: FloatArray | None = None) -> FloatArray:
     """Return (n,) upward ranks with mean times and mean transfers (Topcuoglu et al., eq. 8).
 
     An op's time for all shards, each in its best batch, is averaged over the devices that may run it; a transfer over
     the ordered pairs of linked devices.
+
+    Parameters
+    ----------
+    problem
+        Of n ops.
+    work_s
+        (n,) `mean_work_s` of it, where that is known.
     """
-    ranks: FloatArray = upward_rank(
-        problem.order, mean_work_s(problem), mean_transfer_s(problem), problem.succ_indptr, problem.succ
-    )
+    work_s = mean_work_s(problem) if work_s is None else work_s
+    ranks: FloatArray = upward_rank(problem.order, work_s, mean_transfer_s(problem), problem.succ_indptr, problem.succ)
     return ranks
