@@ -299,9 +299,9 @@ def _compiled(*functions: Any, **options: Any) -> Any:
     Python has called it before with arguments of these types. What the twin compiles is not filed: it is in the code of
     the kernels that call it. A number that is written out in a call counts as any other: numba would compile again.
 
-    A kernel with ``inline="always"`` makes no arrays, and LLVM inlines it. What numba does for that option, copying the
-    kernel into each caller before it infers types and counts references, took time that this saves. Kernels that
-    do not ask for ``_nrt=False`` count references whoever calls them first; numba would go by that.
+    LLVM inlines a kernel with ``inline="always"``, where numba would copy it into each caller before it infers types
+    there. Such a kernel counts no references, so that it may not make or return arrays; one that does says
+    ``forceinline=True`` instead. Others count references whoever calls them first, which numba would go by.
     """
     inlined = options.pop("inline", None) == "always"
     options = {"forceinline": inlined, "_nrt": not inlined} | options

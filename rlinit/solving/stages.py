@@ -173,7 +173,7 @@ _AUTO: Strategy[StageSearch] = (
         stage_phases.stage_constraint_program,
         0.5,
         (_PIPELINE, _UNLIKE, _FEW_CLAUSES),
-        because="28 tasks for 4 to 7 unlike workers take 1 to 2 s (benchmarks.papers.alwabp); bounds close none",
+        because="28 tasks for 4 to 7 unlike workers take 1 to 2 s (benchmarks.papers.alwabp), so bounds come later",
     ),
     Phase(
         "bound chain-order",
