@@ -112,6 +112,7 @@ _TITLES = {
     "learning_stage_agent_1s": "The stage agent in auto",
     "learning_stage_agent_trained_again_1s": "The stage agent trained again, in auto",
     "learning_first_search_1s": "A first search before the loads",
+    "learning_latency_agent_0.1s": "The latency agent in auto, 0.1 s",
     "learning_latency_agent_0.3s": "The latency agent in auto, 0.3 s",
     "learning_latency_agent_1s": "The latency agent in auto, 1 s",
     "learning_latency_agent_3s": "The latency agent in auto, 3 s",
