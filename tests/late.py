@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from rlinit.errors import BackendUnavailable
+
 __all__ = ["late_imports"]
 
 OURS = {"rlinit", "tests"}
@@ -35,6 +37,8 @@ class Late:
             if (absent.name or "").partition(".")[0] in OURS:
                 raise
             pytest.skip(f"{absent.name} is not installed")
+        except BackendUnavailable as absent:
+            pytest.skip(str(absent))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith(("__", "_mock_")):  # what pytest asks of every name of a module that it collects

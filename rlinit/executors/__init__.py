@@ -102,13 +102,14 @@ def execute(
             )
 
         return run_side_by_side(plan, model, inputs, kwargs, run_one)
-    chosen = named_executor(executor) if isinstance(executor, str) else executor
     if executor == "local":
-        chosen = _executor_for(plan, model, chosen)
+        chosen = _executor_for(plan, model)
+    else:
+        chosen = named_executor(executor) if isinstance(executor, str) else executor
     return chosen.execute(plan, model, inputs, kwargs=kwargs, graph=graph, devices=devices)
 
 
-def _executor_for(plan: Plan, model: Any, usual: Executor) -> Executor:
+def _executor_for(plan: Plan, model: Any) -> Executor:
     """Return the executor that takes a model in this process."""
     if isinstance(model, (str, Path)):
         suffix = Path(model).suffix.lower()
@@ -119,10 +120,10 @@ def _executor_for(plan: Plan, model: Any, usual: Executor) -> Executor:
         if suffix != ".keras":
             raise InvalidPlan(f"cannot run {model}: expected a module, an exported program, an .onnx or .keras file")
     elif not (hasattr(model, "_nodes_by_depth") or hasattr(model, "_functional")):
-        return usual
+        return named_executor("local")
     from rlinit.executors.keras_layers import KerasExecutor, names_layers
 
-    return KerasExecutor() if names_layers(plan, model) else usual
+    return KerasExecutor() if names_layers(plan, model) else named_executor("local")
 
 
 def named_executor(name: str) -> Executor:

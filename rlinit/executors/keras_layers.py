@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinit.errors import ExecutionFailure, InvalidPlan
-from rlinit.executors.lowering.compatibility import require_totals
+from rlinit.executors.compatibility import require_totals
 from rlinit.executors.protocol import Execution
 from rlinit.graph import Graph
 from rlinit.importers.common.precision import dtype_of

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rlinit.checker.compatibility import require_graph
 from rlinit.errors import ExecutionFailure, InvalidPlan
+from rlinit.executors.compatibility import require_program
 from rlinit.executors.lowering.codegen import DeviceCode, device_code
-from rlinit.executors.lowering.compatibility import require_program
 from rlinit.executors.lowering.device_programs import DevicePrograms, lower_devices
 from rlinit.executors.lowering.microbatches import is_batched, probe
 from rlinit.executors.lowering.streams import Port, ports_of

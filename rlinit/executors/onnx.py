@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from rlinit.checker.compatibility import figures_of
 from rlinit.errors import ExecutionFailure, InvalidPlan
-from rlinit.executors.lowering.compatibility import require_totals
+from rlinit.executors.compatibility import require_totals
 from rlinit.executors.protocol import Execution
 from rlinit.exporters.onnx.external_data import open_onnx
 from rlinit.exporters.onnx.stages import OnnxParts, to_onnx_stages

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlinit.checker.compatibility import require_graph
 from rlinit.errors import ExecutionFailure, InvalidPlan
-from rlinit.executors.lowering.compatibility import require_program
+from rlinit.executors.compatibility import require_program
 from rlinit.executors.lowering.microbatches import probe, run_in_parts
 from rlinit.executors.lowering.stage_modules import StageModule, stage_modules
 from rlinit.executors.lowering.torch_program import TorchProgram, torch_program

@@ -16,7 +16,6 @@ from rlinit.cli.run import Calibrate, Measure, Run, calibrate_costs, measure_mod
 from rlinit.costs.table import CostRow, CostTable
 from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.executors import Execution
-from rlinit.executors.local import LocalExecutor
 from rlinit.hardware import Device, Hardware
 from rlinit.importers import load_graph
 from rlinit.measurement.calibration import Calibration
@@ -27,6 +26,7 @@ with late_imports():
     import torch
     from torch import nn
 
+    from rlinit.executors.local import LocalExecutor
     from tests.executors.models import Chain
 
 
@@ -201,7 +201,7 @@ def test_wrong_outputs_are_noticed(folder: Path, monkeypatch: pytest.MonkeyPatch
         result = honest(executor, *args, **options)
         return dataclasses.replace(result, outputs=result.outputs + 1.0)
 
-    monkeypatch.setattr(LocalExecutor, "execute", broken)
+    monkeypatch.setattr("rlinit.executors.local.LocalExecutor.execute", broken)
     with pytest.raises(InvalidPlan, match="differ from the model's own"):
         run_plan(command_of(folder, check=True))
 

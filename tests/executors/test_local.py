@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 import rlinit.executors
 from rlinit.errors import InvalidPlan
 from rlinit.executors import ExecutionFailure
-from rlinit.executors.local import LocalExecutor
 from rlinit.graph import Graph
 from rlinit.plan import Plan
 from tests.draws import draws
@@ -29,6 +28,7 @@ with late_imports():
     import torch
     from torch import nn
 
+    from rlinit.executors.local import LocalExecutor
     from rlinit.importers.torch.functionalise import without_writes
     from tests.executors.models import (
         Centred,

@@ -9,7 +9,6 @@ import pytest
 
 import rlinit
 from rlinit.executors import execute
-from rlinit.executors.local import LocalProgram
 from rlinit.hardware import Device, Hardware
 from rlinit.plan import Plan
 from rlinit.simulation.memory_profile import memory_profile
@@ -18,6 +17,7 @@ from tests.late import late_imports
 with late_imports():
     import torch
 
+    from rlinit.executors.local import LocalProgram
     from tests.executors.models import Wired
 
 
@@ -38,7 +38,7 @@ def allocated_peak(plan: Plan, graph: rlinit.Graph, model: torch.nn.Module, x: t
         seen.append(float(np.cumsum(changes).max()))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LocalProgram, "_serve", watched)
+        patch.setattr("rlinit.executors.local.LocalProgram._serve", watched)
         execute(plan, model, x, graph=graph, devices={"one": "cpu"})
     return max(seen)
 

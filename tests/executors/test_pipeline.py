@@ -16,8 +16,6 @@ from hypothesis import strategies as st
 
 import rlinit.executors
 from rlinit.errors import InvalidPlan
-from rlinit.executors.lowering.stage_modules import stage_modules
-from rlinit.executors.lowering.torch_program import torch_program
 from tests.executors.plans import random_case, random_hardware, stage_plan
 from tests.executors.processes import run_module
 from tests.late import late_imports
@@ -25,6 +23,8 @@ from tests.late import late_imports
 with late_imports():
     import torch
 
+    from rlinit.executors.lowering.stage_modules import stage_modules
+    from rlinit.executors.lowering.torch_program import torch_program
     from tests.executors.models import Centred, Chain, Inception, RandomNet, TinyTransformer, check_same, graph_of
 
 

@@ -12,7 +12,6 @@ import pytest
 
 import rlinit.executors
 from benchmarks.components.pytorchcv_models import image_network
-from rlinit.executors.lowering.torch_program import export_model
 from rlinit.importers.torch.export import export_program, from_program
 from tests.executors.plans import random_hardware, random_plan
 from tests.late import late_imports
@@ -20,6 +19,7 @@ from tests.late import late_imports
 with late_imports():
     import torch
 
+    from rlinit.executors.lowering.torch_program import export_model
     from tests.executors.models import check_same
 
 

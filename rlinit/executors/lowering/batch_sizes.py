@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+from torch.fx import Node
+from torch.fx.node import map_arg
+
 from rlinit.errors import InvalidPlan
 
 if TYPE_CHECKING:
-    from torch.fx import Node
-
     from rlinit.executors.lowering.torch_program import TorchProgram
 
 _COPIES = frozenset({"alias", "clone", "contiguous"})
@@ -93,15 +95,11 @@ def _reads(node: Node, named: Set[Node], known: Mapping[Node, Node]) -> tuple[No
 
 def _plain(node: Node) -> str:
     """Return the arguments of a call without the nodes among them."""
-    from torch.fx.node import map_arg
-
     return str(map_arg((node.args, node.kwargs), lambda _: None))
 
 
 def _call(same: Node, own: Mapping[Node, Node], read_as: Mapping[Node, Node]) -> SizedCall:
     """Return a call on nodes of the main program; a part of a batch may lie otherwise than what a view asks for."""
-    import torch
-    from torch.fx.node import map_arg
 
     def named(read: Node) -> Node:
         mine = own.get(read, read)

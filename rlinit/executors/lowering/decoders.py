@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
 
 from rlinit.errors import InvalidPlan
 from rlinit.stages.groups.decoder_spans import Span, layer_of
-
-if TYPE_CHECKING:
-    import torch
 
 _PARTIAL = "replicated_with_grad_allreduce"
 """The style of parameters that act on split heads, such as norms of queries."""
@@ -70,9 +70,6 @@ class DecoderStage:
     """
 
     def __init__(self, model: Any, span: Span, mesh: Any = None, recomputed: Collection[int] = ()) -> None:
-        import torch
-        from torch.utils.checkpoint import checkpoint
-
         self.model, self.span = model, span
         self.base = getattr(model, model.base_model_prefix)
         self.tied = _untie(model)
@@ -104,8 +101,6 @@ class DecoderStage:
 
 def _untie(model: Any) -> tuple[str, str] | None:
     """Give the head weights of its own where it shares those of the embedding; return both names."""
-    import torch
-
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     if head.weight is not embedding.weight:
         return None

@@ -11,16 +11,17 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import networkx as nx
+import torch
+from torch.fx import Graph, Node
+from torch.fx.node import map_aggregate
 
 from rlinit.errors import InvalidPlan
 from rlinit.executors.lowering.microbatches import batch_rows, is_batched, refuse_mixing
 from rlinit.executors.lowering.torch_program import TorchProgram, scalar_value
 from rlinit.plan import Plan
-
-if TYPE_CHECKING:
-    import torch
-    from torch.fx import Node
 
 Microbatches = tuple[int, ...]
 GIVEN = ("inputs", "bring", "recv", "send", "begin", "end")
@@ -52,8 +53,6 @@ class DeviceProgram:
     """
 
     def __init__(self) -> None:
-        from torch.fx import Graph
-
         self.graph = Graph()
         self.given = {name: self.graph.placeholder(name) for name in GIVEN}
         self.values: dict[tuple[Node, Microbatches], Node] = {}
@@ -170,8 +169,6 @@ def _tasks(plan: Plan) -> tuple[tuple[str, ...], list[Task]]:
 def _ordered(tasks: list[Task], members: Mapping[str, Sequence[Node]], program: TorchProgram) -> list[Task]:
     """Return the tasks such that producers come first, otherwise in the order given."""
     where = {(task.op, microbatch): at for at, task in enumerate(tasks) for microbatch in task.microbatches}
-    import networkx as nx
-
     reads: nx.DiGraph[int] = nx.DiGraph()
     reads.add_nodes_from(range(len(tasks)))
     for at, task in enumerate(tasks):
@@ -316,9 +313,6 @@ class _Builder:
                 )
 
     def _argument(self, rank: int, argument: Any, microbatches: Microbatches) -> Any:
-        import torch
-        from torch.fx.node import map_aggregate
-
         def placed(part: Any) -> Any:
             if isinstance(part, torch.fx.Node):
                 return self._value(rank, part, microbatches)
@@ -386,8 +380,6 @@ class _Builder:
 
 def _part(value: torch.Tensor, axis: int, starts: Sequence[int], size: int) -> torch.Tensor:
     """Return some microbatches of an input."""
-    import torch
-
     if list(starts) == list(range(starts[0], starts[0] + len(starts) * size, size)):
         return value.narrow(axis, starts[0], len(starts) * size)
     return torch.cat([value.narrow(axis, start, size) for start in starts], axis)
@@ -395,8 +387,6 @@ def _part(value: torch.Tensor, axis: int, starts: Sequence[int], size: int) -> t
 
 def _stack(parts: Sequence[tuple[torch.Tensor, int, int]], axis: int) -> torch.Tensor:
     """Return parts of values, one after the other."""
-    import torch
-
     pieces = []
     for value, first, end in parts:
         whole = (first, end) == (0, value.shape[axis])

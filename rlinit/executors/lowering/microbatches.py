@@ -8,14 +8,14 @@ treats its inputs independently, so `probe` compares a plan with the whole progr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch.fx import Node
+from torch.fx.node import map_arg
 
 from rlinit.errors import ExecutionFailure, InvalidPlan
 from rlinit.executors.lowering.torch_program import TorchProgram, on_device, scalar_value
-
-if TYPE_CHECKING:
-    import torch
-    from torch.fx import Node
 
 _MOST_ERROR = 0.01
 """Relative error by which batches of other sizes may differ through rounding in deep networks; a wrong part is off by
@@ -40,8 +40,6 @@ def batch_rows(program: TorchProgram, node: Node) -> tuple[int, int] | None:
         Several dimensions grow with the batch, or not in proportion, or the value is no single tensor, so that it
         cannot be told which part belongs to which input.
     """
-    import torch
-
     if not is_batched(program, node):
         return None
     value = program.call(node, program.batch).value
@@ -106,8 +104,6 @@ def _two_sizes(program: TorchProgram) -> tuple[int, int]:
 
 def _shapes(program: TorchProgram, node: Node, rows: int) -> list[list[Any]]:
     """Return the shape of each tensor of a node's value at a batch size."""
-    import torch
-
     value = program.call(node, rows).value
     known = {**program.sizes, program.batch_symbol: rows}
     parts = value if isinstance(value, (tuple, list)) else [value]
@@ -145,8 +141,6 @@ def probe(
     InvalidPlan
         The outputs differ by more than rounding: some op mixes the inputs of a batch, or lists them in another order.
     """
-    import torch
-
     generator = torch.Generator().manual_seed(0)
     alike = [_like(value, generator) if isinstance(value, torch.Tensor) else value for value in inputs]
     expected = _evaluate(program, alike, batch)
@@ -178,8 +172,6 @@ def run_in_parts(program: TorchProgram, inputs: Sequence[Any], batch: int, parts
     parts
         Number of equal parts, at least 1.
     """
-    import torch
-
     size = batch // parts
     runs = []
     for at in range(parts):
@@ -195,8 +187,6 @@ def run_in_parts(program: TorchProgram, inputs: Sequence[Any], batch: int, parts
 
 def _like(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Return random numbers of the mean and spread of a tensor, or its integers in a random order."""
-    import torch
-
     value = value.cpu()
     if value.is_floating_point() and value.numel():
         spread, mean = (value.std(correction=0).item() or 1.0), value.mean().item()
@@ -205,8 +195,6 @@ def _like(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _agree(one: torch.Tensor, other: torch.Tensor) -> bool:
-    import torch
-
     if not one.is_floating_point() and not one.is_complex():
         # Choices that hang on rounding may differ here and there.
         return bool((one != other).double().mean() <= _MOST_ERROR) if one.numel() else True
@@ -218,9 +206,6 @@ def _agree(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _evaluate(program: TorchProgram, inputs: Sequence[Any], batch: int) -> list[Any]:
     """Run a program on the CPU, as it was exported for the batch size; return the flat outputs."""
-    import torch
-    from torch.fx.node import map_arg
-
     program = program.exports.get(batch, program)
     wanted = {output for output in program.outputs if hasattr(output, "all_input_nodes")}
     known: dict[Node, Any] = dict(zip(program.inputs, inputs, strict=True)) | dict(program.constants)

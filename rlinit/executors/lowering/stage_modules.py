@@ -10,16 +10,19 @@ import operator
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import networkx as nx
+import torch
+from torch.fx import Graph as FxGraph
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_aggregate
+from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
+from torch.utils.checkpoint import checkpoint
 
 from rlinit.errors import InvalidPlan
 from rlinit.executors.lowering.microbatches import refuse_mixing
 from rlinit.executors.lowering.torch_program import TorchProgram, scalar_value
-
-if TYPE_CHECKING:
-    import torch
-    from torch.fx import Graph as FxGraph
-    from torch.fx import GraphModule, Node
 
 Trainable = Literal["", "whole", "split"]
 """How a module trains: not at all, by one backward pass, or by one for its inputs and one for its parameters."""
@@ -69,8 +72,6 @@ def stage_order(program: TorchProgram, op2stage: Mapping[str, int], k: int) -> l
     InvalidPlan
         The stages read each other in a circle.
     """
-    import networkx as nx
-
     quotient: nx.DiGraph[int] = nx.DiGraph()
     quotient.add_nodes_from(range(k))
     for node in program.nodes:
@@ -188,10 +189,6 @@ class _Cutter:
         trainable
             Whether parameters get gradients, and how.
         """
-        import torch
-        from torch.fx import Graph as FxGraph
-        from torch.fx import GraphModule
-
         program, last = self._program, at == len(self._order) - 1
         graph: FxGraph = FxGraph()
         root: dict[str, Any] = {}
@@ -246,8 +243,6 @@ def _joined(value: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
 
 @cache
 def _join() -> Any:
-    import torch
-
     class Join(torch.autograd.Function):
         @staticmethod
         def forward(_: Any, value: torch.Tensor, __: torch.Tensor | None) -> torch.Tensor:
@@ -265,9 +260,6 @@ def _recompute(module: GraphModule, names: Set[str]) -> None:
     nodes = [node for node in module.graph.nodes if node.op == "call_function" and node.name in names]
     if not nodes:
         return
-    from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
-    from torch.utils.checkpoint import checkpoint
-
     name = f"recomputed_{len(dict(module.named_children()))}_"
     fuse_by_partitions(module, [dict.fromkeys(nodes)], prefix=name)
     part = getattr(module, f"{name}0")
@@ -295,8 +287,6 @@ class _Writer:
 
     def value(self, node: Node) -> Any:
         """Return what stands for a node's value in this stage."""
-        import torch
-
         if node in self._known:
             return self._known[node]
         number = scalar_value(self._program, node, self._rows)
@@ -321,9 +311,6 @@ class _Writer:
         return self._known[node]
 
     def _mapped(self, argument: Any) -> Any:
-        import torch
-        from torch.fx.node import Node, map_aggregate
-
         def placed(part: Any) -> Any:
             if isinstance(part, Node):
                 return self.value(part)

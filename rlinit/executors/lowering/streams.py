@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from rlinit.errors import InvalidPlan
-
-if TYPE_CHECKING:
-    import torch
 
 
 def ports_of(
@@ -34,8 +33,6 @@ def ports_of(
     InvalidPlan
         `devices` names an unknown device of the plan, or a physical one that is not there.
     """
-    import torch
-
     for name in devices:
         if name not in names:
             raise InvalidPlan(f"devices names {name!r}, which the plan does not know; expected some of {list(names)}")
@@ -75,8 +72,6 @@ class Port:
     @contextlib.contextmanager
     def streams(self) -> Iterator[None]:
         """Compute on the program's own stream."""
-        import torch
-
         self._marks = []
         if self._compute is None:
             yield
@@ -90,8 +85,6 @@ class Port:
 
     def bring(self, value: Any) -> Any:
         """Return an input of the model on this device."""
-        import torch
-
         if not isinstance(value, torch.Tensor) or value.device == self.device:
             return value
         return self.receive((value, None)) if self._cuda else value.to(self.device)
@@ -106,8 +99,6 @@ class Port:
 
     def receive(self, sent: tuple[Any, Any]) -> Any:
         """Return a sent value on this device."""
-        import torch
-
         value, made = sent
         if made is None and not self._cuda:
             return value
@@ -158,12 +149,8 @@ class Port:
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream:
-    import torch
-
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _event(*, timing: bool = False) -> torch.cuda.Event:
-    import torch
-
     return torch.cuda.Event(enable_timing=timing)  # type: ignore[no-untyped-call]

@@ -17,18 +17,20 @@ import operator
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rlinit.errors import InvalidGraph, InvalidPlan, imported
+import torch
+import torch.utils._pytree as pytree
+from torch.export import ExportedProgram
+from torch.export.graph_signature import OutputKind
+from torch.fx import Node
+
+from rlinit.errors import InvalidGraph, InvalidPlan
 from rlinit.executors.lowering.batch_sizes import SizedCall, calls_at_size
 from rlinit.graph import Graph
-from rlinit.importers.torch.export import export_program
+from rlinit.importers.torch.export import export_program, import_torch
 from rlinit.importers.torch.export import exported as exported_for
-
-if TYPE_CHECKING:
-    import torch
-    from torch.export import ExportedProgram
-    from torch.fx import Node
+from rlinit.importers.torch.functionalise import without_writes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,8 +106,6 @@ class TorchProgram:
         InvalidPlan
             Their number, types or shapes are not those that the program was exported for.
         """
-        import torch.utils._pytree as pytree
-
         given = dict(kwargs or {})
         wanted = _keywords(self.exported) if given else []  # without keywords, all follow each other as positional ones
         if set(given) != set(wanted):
@@ -118,8 +118,6 @@ class TorchProgram:
         return leaves
 
     def _check_input(self, node: Node, leaf: Any) -> None:
-        import torch
-
         value = self.call(node, self.batch).value
         if not isinstance(value, torch.Tensor):
             if isinstance(value, (bool, int, float, str)) and leaf != value:
@@ -137,8 +135,6 @@ class TorchProgram:
 
     def structured(self, outputs: Sequence[Any]) -> Any:
         """Return flat outputs as the model itself returns them."""
-        import torch.utils._pytree as pytree
-
         return pytree.tree_unflatten(list(outputs), self.exported.call_spec.out_spec)
 
 
@@ -175,9 +171,7 @@ def export_model(
     InvalidGraph, InvalidPlan
         The model cannot be exported, for any batch size; or it is neither.
     """
-    torch = imported("torch", "running models", "rlinit[torch]")
-    from rlinit.importers.torch.functionalise import without_writes
-
+    import_torch()  # which may be hidden by now
     if isinstance(model, torch.export.ExportedProgram):
         return without_writes(model)
     if not isinstance(model, torch.nn.Module):
@@ -190,9 +184,6 @@ def export_model(
 def _with_variable_batch(
     model: torch.nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any], batch: int
 ) -> ExportedProgram:
-    import torch
-    import torch.utils._pytree as pytree
-
     def shape_of(value: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == batch:
             return {0: torch.export.Dim.DYNAMIC}
@@ -321,9 +312,6 @@ def _sized(
     Its nodes are those of the export for one input, of which a plan's graph is read; where that lacks one, of the
     export for the whole batch, or else of that for any batch size.
     """
-    import torch
-    import torch.utils._pytree as pytree
-
     tensors = [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, torch.Tensor) and leaf.dim()]
     rows = tensors[0].shape[0] if tensors else 0
     unit = _rows_each(rows, plan_inputs)
@@ -390,8 +378,6 @@ def _leaves(exported: ExportedProgram) -> tuple[dict[Node, Any], list[Node]]:
 
 
 def _outputs(exported: ExportedProgram, result: Node) -> tuple[Any, ...]:
-    from torch.export.graph_signature import OutputKind
-
     outputs = []
     for spec, value in zip(exported.graph_signature.output_specs, result.args[0], strict=True):  # type: ignore[arg-type]
         if spec.kind != OutputKind.USER_OUTPUT:
@@ -428,8 +414,6 @@ def _assigned(nodes: Sequence[Node], names: Mapping[str, str]) -> dict[Node, str
 
 def _is_scalar(node: Node) -> bool:
     """Return whether a node gives a plain number, or one that depends on shapes."""
-    import torch
-
     return isinstance(node.meta.get("val"), (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
@@ -460,8 +444,6 @@ def _constant_nodes(
     nodes: Sequence[Node], node2op: Mapping[Node, str], constants: Mapping[Node, Any]
 ) -> frozenset[Node]:
     """Return the nodes that are the same in every run: no input, no random number and no shape reaches them."""
-    import torch
-
     found: set[Node] = set()
     for node in nodes:
         random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
@@ -491,16 +473,11 @@ def on_device(argument: Any, device: torch.device) -> Any:
     device
         The device to put in.
     """
-    import torch
-    from torch.utils._pytree import tree_map
-
-    return tree_map(lambda part: device if isinstance(part, torch.device) else part, argument)
+    return pytree.tree_map(lambda part: device if isinstance(part, torch.device) else part, argument)
 
 
 def _batch_symbol(inputs: Sequence[Node]) -> Any:
     """Return the symbol of the first first dimension that is variable, None where none is."""
-    import torch
-
     for node in inputs:
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor) and value.dim() and isinstance(value.shape[0], torch.SymInt):
@@ -510,9 +487,6 @@ def _batch_symbol(inputs: Sequence[Node]) -> Any:
 
 def _input_sizes(nodes: Sequence[Node], inputs: Any) -> dict[Any, int]:
     """Return the sizes of dynamic dimensions, which are those of the inputs."""
-    import torch
-    import torch.utils._pytree as pytree
-
     found: dict[Any, int] = {}
     for node, leaf in zip(nodes, pytree.tree_leaves(inputs), strict=False):
         value = node.meta.get("val")
@@ -540,8 +514,6 @@ def scalar_value(program: TorchProgram, node: Node, batch: int) -> int | float |
     InvalidPlan
         It depends on data.
     """
-    import torch
-
     value = node.meta.get("val")
     if isinstance(value, (bool, int, float)):
         return value

@@ -10,9 +10,6 @@ from types import SimpleNamespace
 import pytest
 
 import rlinit.executors
-from rlinit.executors.lowering.codegen import device_code
-from rlinit.executors.lowering.device_programs import DeviceProgram, DevicePrograms, lower_devices
-from rlinit.executors.lowering.torch_program import torch_program
 from rlinit.exporters.perfetto import trace_events
 from rlinit.plan import Plan
 from tests.draws import draws
@@ -22,6 +19,9 @@ from tests.late import late_imports
 with late_imports():
     import torch
 
+    from rlinit.executors.lowering.codegen import device_code
+    from rlinit.executors.lowering.device_programs import DeviceProgram, DevicePrograms, lower_devices
+    from rlinit.executors.lowering.torch_program import torch_program
     from tests.executors.models import RandomNet, graph_of
 
 
