@@ -9,6 +9,7 @@ An action that is masked changes nothing and costs ``1 / n``; n of them truncate
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
@@ -20,8 +21,9 @@ from rlinit.agent.placements.features import DEVICE_FEATURES, NODE_FEATURES, PAI
 from rlinit.agent.stages.features import featurise
 from rlinit.arrays import BoolArray, FloatArray, IntArray, inverse_of
 from rlinit.env.problem_sources import Limits, limits_of
-from rlinit.env.steps import EpisodeArrays, EpisodeState, complete, finish_times, take_nodes
+from rlinit.env.steps import EpisodeState, complete, finish_times, place, take_nodes
 from rlinit.errors import RlinitError
+from rlinit.kernels.placements.list_scheduling import PlacementArrays
 from rlinit.kernels.stages.features import NUM_STAGE_FEATURES
 from rlinit.placements.arrays import kernel_arrays, upward_ranks
 from rlinit.placements.problem import Placement, PlacementProblem
@@ -291,7 +293,7 @@ class PlacementEpisodes(Episodes[PlacementProblem]):
         self.device = np.full((b, n), -1, np.int64)
         self.finish_s = np.full((b, n, d), np.inf)
         self._sequence: list[IntArray] = [np.zeros(0, np.int64)] * b
-        self._arrays: dict[int, EpisodeArrays] = {}
+        self._arrays: dict[int, PlacementArrays] = {}
         self._state: dict[int, EpisodeState] = {}
         self._shown = {
             "devices": np.zeros((b, d, self.widths["devices"]), np.float32),
@@ -326,18 +328,7 @@ class PlacementEpisodes(Episodes[PlacementProblem]):
 
     def _begin(self, row: int, problem: PlacementProblem, features: GraphFeatures) -> None:
         a, n, d = kernel_arrays(problem), problem.num_ops, problem.num_devices
-        need = (a.held_weight + a.held_shard)[a.group]
-        self._arrays[row] = EpisodeArrays(
-            np.ascontiguousarray(a.time[:, :, 1]),
-            np.ascontiguousarray(a.allowed[:, :, 1][a.group]),
-            need,
-            a.tensor,
-            a.s_per_byte,
-            a.delay,
-            a.pred_indptr,
-            a.pred,
-            a.group,
-        )
+        self._arrays[row] = a
         nowhere = np.full(n, -1, np.int64)
         self._state[row] = EpisodeState(nowhere, nowhere.copy(), np.zeros(n), np.zeros(d), a.capacity.copy())
         natural = inverse_of(problem.order)
@@ -353,12 +344,8 @@ class PlacementEpisodes(Episodes[PlacementProblem]):
         nodes, devices = np.where(actions < 0, -1, actions // self.limits.devices), actions % self.limits.devices
         for row in np.flatnonzero(actions >= 0).tolist():
             v, i = int(nodes[row]), int(devices[row])
-            state, arrays = self._state[row], self._arrays[row]
-            if state.group_device[arrays.group[v]] < 0:
-                state.room[i] -= arrays.need_bytes[v]
-                state.group_device[arrays.group[v]] = i
-            state.end[v] = state.free[i] = self.finish_s[row, v, i]
-            state.device[v] = self.device[row, v] = i
+            place(self._arrays[row], self._state[row], v, i, self.finish_s[row, v, i])
+            self.device[row, v] = i
         return nodes
 
     def _after(self, rows: IntArray) -> None:
@@ -369,9 +356,7 @@ class PlacementEpisodes(Episodes[PlacementProblem]):
 
     def _completed(self, row: int) -> float:
         now = self._state[row]
-        state = EpisodeState(
-            now.device.copy(), now.group_device.copy(), now.end.copy(), now.free.copy(), now.room.copy()
-        )
+        state = copy.deepcopy(now)
         value = complete(self._arrays[row], state, self._sequence[row])
         problem = self.problem(row)
         if problem.transfers == "parallel" or np.isinf(value):

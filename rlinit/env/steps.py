@@ -8,33 +8,8 @@ import numpy as np
 
 from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.kernels.compiled import njit
+from rlinit.kernels.placements.list_scheduling import PlacementArrays
 from rlinit.kernels.placements.slots import append_start, ready_time
-
-
-class EpisodeArrays(NamedTuple):
-    """A placement problem with whole ops, as the environments take it; n ops, d devices.
-
-    Parameters
-    ----------
-    time_s, allowed
-        (n, d) seconds of an op on a device, and whether its whole group may run there.
-    need_bytes, tensor, group
-        (n,) memory of an op's whole group, bytes of its output, and its group.
-    s_per_byte, delay
-        (d, d) seconds a byte takes, and before the first.
-    pred_indptr, pred
-        (n + 1,), (m,) producers.
-    """
-
-    time_s: FloatArray
-    allowed: BoolArray
-    need_bytes: FloatArray
-    tensor: FloatArray
-    s_per_byte: FloatArray
-    delay: FloatArray
-    pred_indptr: IntArray
-    pred: IntArray
-    group: IntArray
 
 
 class EpisodeState(NamedTuple):
@@ -81,7 +56,7 @@ def take_nodes(nodes: IntArray, succ_indptr: IntArray, succ: IntArray, waiting: 
 
 
 @njit(cache=True, nogil=True)
-def finish_times(a: EpisodeArrays, s: EpisodeState, v: int, finish: FloatArray) -> None:
+def finish_times(a: PlacementArrays, s: EpisodeState, v: int, finish: FloatArray) -> None:
     """Compute when a ready op would end on each device, appended to what is there; transfers in parallel.
 
     Parameters
@@ -93,16 +68,37 @@ def finish_times(a: EpisodeArrays, s: EpisodeState, v: int, finish: FloatArray) 
     finish
         (d,) out: seconds; inf where the op may not run.
     """
-    home = s.group_device[a.group[v]]
+    leader = a.group[v]
+    home, need_bytes = s.group_device[leader], a.held_weight[leader] + a.held_shard[leader]
     for i in range(len(s.free)):
         finish[i] = np.inf
-        if not a.allowed[v, i] or (home >= 0 and home != i) or (home < 0 and a.need_bytes[v] > s.room[i]):
+        if not a.allowed[leader, i, 1] or (home >= 0 and home != i) or (home < 0 and need_bytes > s.room[i]):
             continue
-        finish[i] = append_start(ready_time(a, v, i, s.device, s.end), s.free[i]) + a.time_s[v, i]
+        finish[i] = append_start(ready_time(a, v, i, s.device, s.end), s.free[i]) + a.time[v, i, 1]
 
 
 @njit(cache=True, nogil=True)
-def complete(a: EpisodeArrays, s: EpisodeState, sequence: IntArray) -> float:
+def place(a: PlacementArrays, s: EpisodeState, v: int, i: int, end_s: float) -> None:
+    """Append an op to a device, where it ends at a time that `finish_times` gave.
+
+    Parameters
+    ----------
+    a, s
+        The problem, and the placement so far.
+    v, i
+        Op and device.
+    end_s
+        Seconds.
+    """
+    leader = a.group[v]
+    if s.group_device[leader] < 0:
+        s.room[i] -= a.held_weight[leader] + a.held_shard[leader]
+        s.group_device[leader] = i
+    s.device[v], s.end[v], s.free[i] = i, end_s, end_s
+
+
+@njit(cache=True, nogil=True)
+def complete(a: PlacementArrays, s: EpisodeState, sequence: IntArray) -> float:
     """Place the rest of the ops where each ends first, in sequence; return the makespan, inf where one fits nowhere.
 
     Parameters
@@ -123,9 +119,6 @@ def complete(a: EpisodeArrays, s: EpisodeState, sequence: IntArray) -> float:
         i = int(np.argmin(finish))
         if finish[i] == np.inf:
             return np.inf
-        if s.group_device[a.group[v]] < 0:
-            s.room[i] -= a.need_bytes[v]
-            s.group_device[a.group[v]] = i
-        s.device[v], s.end[v], s.free[i] = i, finish[i], finish[i]
+        place(a, s, v, i, finish[i])
         makespan = max(makespan, finish[i])
     return makespan

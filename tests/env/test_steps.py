@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlinit.env.steps import EpisodeArrays, EpisodeState, complete, finish_times, take_nodes
+from rlinit.env.steps import EpisodeState, complete, finish_times, take_nodes
 from rlinit.placements.arrays import kernel_arrays
 from rlinit.placements.timeline import makespan, placement_from_priority
 from tests.placement_cases import random_placement_problem
@@ -18,14 +18,9 @@ def test_the_rest_goes_where_it_ends_first(seed: int) -> None:
         seed, 8, 3, group_fraction=0.3, forbidden_fraction=0.2, memory_fraction=0.6 if seed % 2 else np.inf
     )
     a, n, d = kernel_arrays(problem), problem.num_ops, problem.num_devices
-    need = (a.held_weight + a.held_shard)[a.group]
-    arrays = EpisodeArrays(
-        a.time[:, :, 1].copy(), a.allowed[a.group, :, 1], need, a.tensor, a.s_per_byte, a.delay, a.pred_indptr, a.pred,
-        a.group,
-    )  # fmt: skip
     nowhere = np.full(n, -1, np.int64)
     state = EpisodeState(nowhere.copy(), nowhere.copy(), np.zeros(n), np.zeros(d), a.capacity.copy())
-    found = complete(arrays, state, problem.order)
+    found = complete(a, state, problem.order)
     rank = np.empty(n)
     rank[problem.order] = np.arange(n)
     if found == np.inf:
@@ -34,9 +29,9 @@ def test_the_rest_goes_where_it_ends_first(seed: int) -> None:
     placement = placement_from_priority(problem, state.device[:, None], rank)
     assert makespan(problem, placement) <= found * (1 + 1e-12)
     assert found == state.end.max() == state.free.max()
-    assert complete(arrays, state, problem.order) == found
+    assert complete(a, state, problem.order) == found
     forbidden = np.empty(d)
-    finish_times(arrays, state, int(problem.order[0]), forbidden)
+    finish_times(a, state, int(problem.order[0]), forbidden)
     assert np.isfinite(forbidden).sum() == 1  # its group has a device by now
 
 
