@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
@@ -18,7 +19,8 @@ from rlinit.checker.compatibility import require_graph
 from rlinit.errors import ExecutionFailure, InvalidPlan
 from rlinit.executors.compatibility import require_program
 from rlinit.executors.lowering.microbatches import probe, run_in_parts
-from rlinit.executors.lowering.stage_modules import StageModule, stage_modules
+from rlinit.executors.lowering.stage_modules import StageModule, stage_modules, stage_order
+from rlinit.executors.lowering.streams import ports_of
 from rlinit.executors.lowering.torch_program import TorchProgram, torch_program
 from rlinit.executors.protocol import Execution
 from rlinit.graph import Graph
@@ -79,54 +81,23 @@ class PipelineExecutor:
             This stage failed, or another process is gone.
         """
         import torch
-        import torch.distributed as dist
 
         _require_stages(plan)
-        if graph is not None:
-            require_graph(plan, graph)
-        mine = joined_group(self.time_limit_s)
-        try:
-            rank, size = dist.get_rank(), dist.get_world_size()
+        with joined_stages(plan, graph, self.time_limit_s) as (rank, size):
             if size != plan.num_stages:
                 raise InvalidPlan(f"there are {size} processes for {plan.num_stages} stages; expected one a stage")
             microbatch = microbatch_sizes([*inputs, *(kwargs or {}).values()], self.microbatches)
-            program = torch_program(
-                model,
-                inputs,
-                list(plan.assignment or {}),
-                kwargs=kwargs,
-                graph=graph,
-                plan_inputs=self.microbatches,
-                parts=(1,),
-            )
-            if graph is None:
-                require_program(plan, program.exported)
+            program, places = stage_program(plan, model, inputs, kwargs, graph, devices or {}, self.microbatches)
+            flat = program.flat_inputs(inputs, kwargs)
             if microbatch and self.check:
                 whole = microbatch[0]
-                probe(
-                    program,
-                    lambda given: run_in_parts(program, given, whole, self.microbatches),
-                    program.flat_inputs(inputs, kwargs),
-                    [],
-                    whole,
-                )
-            places = stage_ports(plan, program, devices or {})
-            stages = {op: int(stage) for op, stage in (plan.assignment or {}).items()}
-            flat = program.flat_inputs(inputs, kwargs)
+                probe(program, lambda given: run_in_parts(program, given, whole, self.microbatches), flat, [], whole)
             part = microbatch[1] if microbatch else None
+            stages = numbered_stages(plan)
             cut = stage_modules(program, stages, size, microbatch=part, batch=program.batch, devices=places)
-            try:
-                with torch.no_grad():
-                    outputs, seconds = self._run(cut[rank], rank, size, places[rank], flat)
-            except (RuntimeError, ValueError) as problem:
-                raise ExecutionFailure(
-                    f"stage {cut[rank].stage} failed in process {rank} on {places[rank]}, or a process next to it is "
-                    f"gone: {problem}"
-                ) from problem
+            with failing_stage(str(cut[rank].stage), rank, places[rank]), torch.no_grad():
+                outputs, seconds = self._run(cut[rank], rank, size, places[rank], flat)
             return Execution(_structured(program, outputs, rank == size - 1), seconds)
-        finally:
-            if mine:
-                dist.destroy_process_group()
 
     def _run(self, cut: StageModule, rank: int, size: int, device: torch.device, flat: list[Any]) -> tuple[Any, float]:
         """Stream the micro-batches through; return this process's outputs and the shortest time."""
@@ -157,6 +128,51 @@ def _require_stages(plan: Plan) -> None:
         )
     if plan.training is not None:
         raise InvalidPlan("the plan is for training; run it by rlinit.executors.training.training_step")
+
+
+@contextmanager
+def joined_stages(plan: Plan, graph: Graph | None, time_limit_s: float) -> Iterator[tuple[int, int]]:
+    """Join the processes that torchrun started, and leave them in the end; give the rank and how many there are.
+
+    Parameters
+    ----------
+    plan, graph
+        The plan, and its graph or None, which is refused if it is another one.
+    time_limit_s
+        Seconds after which a process gives up on another one.
+    """
+    import torch.distributed as dist
+
+    if graph is not None:
+        require_graph(plan, graph)
+    mine = joined_group(time_limit_s)
+    try:
+        yield dist.get_rank(), dist.get_world_size()
+    finally:
+        if mine:
+            dist.destroy_process_group()
+
+
+@contextmanager
+def failing_stage(stages: str, rank: int, place: torch.device) -> Iterator[None]:
+    """Say which stage failed.
+
+    Parameters
+    ----------
+    stages, rank, place
+        What runs here, in which process, and where.
+
+    Raises
+    ------
+    ExecutionFailure
+        torch raised something.
+    """
+    try:
+        yield
+    except (RuntimeError, ValueError) as problem:
+        raise ExecutionFailure(
+            f"stage {stages} failed in process {rank} on {place}, or a process next to it is gone: {problem}"
+        ) from problem
 
 
 def joined_group(time_limit_s: float) -> bool:
@@ -250,26 +266,42 @@ def _stage_type() -> Any:
     return Stage
 
 
-def stage_ports(plan: Plan, program: TorchProgram, devices: Mapping[str, str]) -> list[torch.device]:
-    """Return the physical device of each place in the pipeline.
+def numbered_stages(plan: Plan) -> dict[str, int]:
+    """Return op -> stage."""
+    return {op: int(stage) for op, stage in (plan.assignment or {}).items()}
+
+
+def stage_program(
+    plan: Plan,
+    model: Any,
+    inputs: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    graph: Graph | None,
+    devices: Mapping[str, str],
+    microbatches: int,
+) -> tuple[TorchProgram, list[torch.device]]:
+    """Return the program of a model, which is to be the plan's, and the device of each place in the pipeline.
 
     Parameters
     ----------
-    plan
-        A plan with stages.
-    program
-        The model's program.
-    devices
-        As for `Executor.execute`.
-    """
-    from rlinit.executors.lowering.stage_modules import stage_order
-    from rlinit.executors.lowering.streams import ports_of
+    plan, model, inputs, kwargs, graph, devices
+        As for `rlinit.executors.execute`.
+    microbatches
+        Equal parts of the inputs.
 
-    names = [use.device for use in plan.stages]
-    ports = ports_of(names, devices)
-    stages = {op: int(stage) for op, stage in (plan.assignment or {}).items()}
-    places: list[torch.device] = [ports[stage].device for stage in stage_order(program, stages, len(names))]
-    return places
+    Raises
+    ------
+    InvalidPlan
+        A device that this machine does not have, stages that read each other in a circle, or another model.
+    """
+    program = torch_program(
+        model, inputs, list(plan.assignment or {}), kwargs=kwargs, graph=graph, plan_inputs=microbatches, parts=(1,)
+    )
+    if graph is None:
+        require_program(plan, program.exported)
+    ports = ports_of([use.device for use in plan.stages], devices)
+    order = stage_order(program, numbered_stages(plan), plan.num_stages)
+    return program, [ports[stage].device for stage in order]
 
 
 def _structured(program: TorchProgram, outputs: Any, is_last: bool) -> Any:

@@ -12,12 +12,17 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rlinit.checker.compatibility import require_graph
-from rlinit.errors import ExecutionFailure, InvalidPlan
-from rlinit.executors.compatibility import require_program
+from rlinit.errors import InvalidPlan
 from rlinit.executors.lowering.stage_modules import StageModule, stage_modules
-from rlinit.executors.lowering.torch_program import TorchProgram, torch_program
-from rlinit.executors.pipeline import joined_group, microbatch_sizes, pipeline_stage, stage_ports
+from rlinit.executors.lowering.torch_program import TorchProgram
+from rlinit.executors.pipeline import (
+    failing_stage,
+    joined_stages,
+    microbatch_sizes,
+    numbered_stages,
+    pipeline_stage,
+    stage_program,
+)
 from rlinit.graph import Graph
 from rlinit.importers.common.blocks import blocks_of
 from rlinit.plan import Plan
@@ -90,50 +95,31 @@ def training_step(
     ExecutionFailure
         This stage failed, or another process is gone.
     """
-    import torch.distributed as dist
-
     if plan.training is None or plan.assignment is None:
         raise InvalidPlan("the plan is not for training; make it with schedule(..., training='1f1b')")
-    if graph is not None:
-        require_graph(plan, graph)
-    mine = joined_group(time_limit_s)
-    try:
-        rank, size = dist.get_rank(), dist.get_world_size()
+    with joined_stages(plan, graph, time_limit_s) as (rank, size):
         if size * plan.chunks != plan.num_stages:
             needed = plan.num_stages // plan.chunks
             raise InvalidPlan(f"there are {size} processes for {needed} devices; expected one a device")
         parts = microbatch_sizes([*inputs, targets], plan.training.microbatches)
         count = plan.training.microbatches
-        program = torch_program(model, inputs, list(plan.assignment), graph=graph, plan_inputs=count, parts=(1,))
-        if graph is None:
-            require_program(plan, program.exported)
-        places = stage_ports(plan, program, devices or {})
-        flat = program.flat_inputs(inputs)
-        split = plan.training.schedule == "zero-bubble"
+        program, places = stage_program(plan, model, inputs, None, graph, devices or {}, count)
         cut = stage_modules(
             program,
-            {op: int(stage) for op, stage in plan.assignment.items()},
+            numbered_stages(plan),
             plan.num_stages,
             microbatch=parts[1] if parts else None,
             batch=program.batch,
             devices=places,
-            trainable="split" if split else "whole",
+            trainable="split" if plan.training.schedule == "zero-bubble" else "whole",
             recomputed=_recomputed(plan, graph),
         )
         own = {place: (cut[place], places[place]) for place in range(rank, plan.num_stages, size)}
-        try:
-            step = _steps(plan, program, own, flat, targets, loss, repeats)
+        with failing_stage(" and ".join(str(one.stage) for one, _ in own.values()), rank, places[rank]):
+            step = _steps(plan, program, own, program.flat_inputs(inputs), targets, loss, repeats)
             holders = [set(one.parameters.values()) for one in cut]
             _exchange(step.gradients, [set().union(*holders[at::size]) for at in range(size)], own)
             return step
-        except (RuntimeError, ValueError) as problem:
-            names = " and ".join(str(one.stage) for one, _ in own.values())
-            raise ExecutionFailure(
-                f"stage {names} failed in process {rank} on {places[rank]}, or a process next to it is gone: {problem}"
-            ) from problem
-    finally:
-        if mine:
-            dist.destroy_process_group()
 
 
 def _recomputed(plan: Plan, graph: Graph | None) -> list[set[str]]:
