@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 
 os.environ.setdefault("RLINIT_STRICT", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # two workers on two cores
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=25)
 settings.register_profile("explore", deadline=None)

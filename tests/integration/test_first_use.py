@@ -55,7 +55,7 @@ def test_layers_that_do_not_fit_one_gpu_are_split(llama: Graph) -> None:
         1.6e10,
         latency_s=1e-5,
     )
-    plan = rlinit.schedule(llama, hardware, objective="latency", time_limit_s=10)
+    plan = rlinit.schedule(llama, hardware, objective="latency", time_limit_s=2)
     assert plan.status in ("optimal", "feasible")
     mapped = plan.to_device_map(llama)
     layers = Counter(device for path, device in mapped.items() if path.startswith("model.layers."))
@@ -71,7 +71,7 @@ def test_a_vit_stays_on_the_fast_gpu() -> None:
     vit = transformers.ViTForImageClassification(transformers.ViTConfig()).eval()  # type: ignore[no-untyped-call]
     graph = Graph.from_torch(vit, (torch.zeros(1, 3, 224, 224),))
     hardware = Hardware.preset("cpu-t4-a100")
-    plan = rlinit.schedule(graph, hardware, objective="latency", time_limit_s=10)
+    plan = rlinit.schedule(graph, hardware, objective="latency", time_limit_s=2)
     assert Counter((plan.assignment or {}).values())["a100"] >= graph.num_ops - 2
     assert plan.value <= (plan.baselines["best single device"] or 0.0)
 

@@ -6,6 +6,7 @@ import pytest
 
 import rlinit
 from rlinit.hardware import Device, Hardware
+from tests.draws import draws
 from tests.properties import fuzz
 from tests.properties.brute_force import best_placement, best_stages
 
@@ -14,7 +15,7 @@ from tests.properties.brute_force import best_placement, best_stages
 @pytest.mark.parametrize("first", range(0, 60, 20))
 def test_nothing_is_found(first: int) -> None:
     """No false bound, no value that cannot be had, no crash, over all objectives, rules and scales."""
-    assert fuzz.run(first, 20, seed=0) == []
+    assert fuzz.run(first, draws(20), seed=0) == []
 
 
 def test_brute_force_knows_hand_worked_problems() -> None:

@@ -1,4 +1,4 @@
-"""Plans turned into programs of devices, all of it with torch, whose absence is told here."""
+"""Plans turned into programs of devices, by torch alone: importing this says so where it is missing."""
 
 from rlinit.errors import imported
 
