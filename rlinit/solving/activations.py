@@ -526,11 +526,16 @@ _ALL_IDEALS: Phase[RelaxedSearch] = Phase(
 TRAINING_METHODS: dict[str, Strategy[RelaxedSearch]] = {
     "auto": (
         _simple(bounding_phases("pipeline")["simple"]),
-        Phase("slices", _slice_natural, because="the natural order is cut exactly, and gives a start"),
+        Phase(
+            "slices",
+            _slice_natural,
+            because="the natural order is cut exactly; ledger: 0.17 (0.05 to 0.56) on 6 problems",
+        ),
         Phase(
             "few ideals",
             partial(_solve_training_ideals, name="ideals", most=FEW_IDEALS),
-            because=f"up to {FEW_IDEALS:,} ideals, it proves the optimum in moments",
+            because=f"up to {FEW_IDEALS:,} ideals, it proves the optimum in moments; ledger: 0.68 (0.47 to 0.90) on 6 "
+            "problems",
         ),
         _without(0.4, "where ideals are many, bounds come from it, and orders to cut"),
         Phase("slices of the best order", _slice_relaxed, because="what is best without activations may not fit"),
@@ -542,7 +547,12 @@ TRAINING_METHODS: dict[str, Strategy[RelaxedSearch]] = {
 INTERLEAVED_METHODS: dict[str, Strategy[RelaxedSearch]] = {
     "auto": (
         _simple(SPLIT_BOUNDING["simple"]),
-        Phase("cuts", _cut_equal, because="chunks of equal work, cuts moved first until all fits, then for the value"),
+        Phase(
+            "cuts",
+            _cut_equal,
+            because="chunks of equal work, cuts moved first until all fits, then for the value; ledger: 0.16 (0.14 to "
+            "0.18) on 2 problems",
+        ),
         _without(0.8, "one of chunks, whose bounds are bounds here"),
         Phase("cuts of the best order", _cut_relaxed, because="what is best without activations may not fit"),
         Phase("every split", _every_split, because="few: what fits may be far from what is best without activations"),
