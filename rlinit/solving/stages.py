@@ -164,7 +164,7 @@ _AUTO: Strategy[StageSearch] = (
         stage_phases.opening_beam,
         0.4,
         (_OPENED, _TIMED),
-        because="over the first second the primal integral is 34% smaller with it before the bounds than without "
+        because="over the first second the primal integral is 43% smaller with it before the bounds than without "
         "(benchmarks.learning.strategy first-beam)",
     ),
     Phase(
