@@ -115,8 +115,9 @@ def training_step(
             recomputed=_recomputed(plan, graph),
         )
         own = {place: (cut[place], places[place]) for place in range(rank, plan.num_stages, size)}
+        flat = program.flat_inputs(inputs)
         with failing_stage(" and ".join(str(one.stage) for one, _ in own.values()), rank, places[rank]):
-            step = _steps(plan, program, own, program.flat_inputs(inputs), targets, loss, repeats)
+            step = _steps(plan, program, own, flat, targets, loss, repeats)
             holders = [set(one.parameters.values()) for one in cut]
             _exchange(step.gradients, [set().union(*holders[at::size]) for at in range(size)], own)
             return step
