@@ -10,7 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from rlinit.errors import InvalidPlan
 from rlinit.executors.lowering.stage_modules import StageModule, stage_modules
@@ -26,9 +28,6 @@ from rlinit.executors.pipeline import (
 from rlinit.graph import Graph
 from rlinit.importers.common.blocks import blocks_of
 from rlinit.plan import Plan
-
-if TYPE_CHECKING:
-    import torch
 
 Loss = Callable[[Any, Any], Any]
 """Takes the model's outputs and the targets of a micro-batch; returns the mean loss over them, a scalar tensor."""
@@ -195,7 +194,6 @@ def _exchange(
     own
         The stages of this process: a parameter without a gradient there has zeros.
     """
-    import torch
     import torch.distributed as dist
 
     ranks = {name: [at for at, names in enumerate(holders) if name in names] for name in sorted(set().union(*holders))}
