@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import hashlib
 import os
 import pickle
@@ -33,7 +34,9 @@ from numba.core import caching, config
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.core.registry import cpu_target
+from numba.core.targetconfig import ConfigStack
 from numba.core.types import unliteral
+from numba.core.types.functions import BaseFunction
 
 _PACKAGE = "rlinit"
 
@@ -267,18 +270,47 @@ class _Library(JITCodeLibrary):
         self._finalized = True
 
 
+_found: dict[Any, Any] = {}
+"""The signature of each call that a kernel has made of an operator or of numba's functions."""
+
+_options: dict[int, tuple[Any, str]] = {}
+"""Each caller's options, kept so that no other's have the same number, and their text."""
+
+_find_call_type: Any = BaseFunction.get_call_type
+
+
+def _call_type(function: Any, context: Any, args: Any, kws: Any) -> Any:
+    """Return the signature of a call by the types of its arguments.
+
+    numba tries a dozen templates for each operator of each kernel, which was a fifth of compiling
+    (`benchmarks.components.startup`). What it finds depends on these types and on the options of the caller.
+    """
+    stack: Any = ConfigStack()  # type: ignore[no-untyped-call]
+    caller = stack.top()
+    _, options = _options.setdefault(id(caller), (caller, caller.summary()))
+    key = (function, tuple(args), tuple(kws.items()), options)
+    if key not in _found:
+        _found[key] = _find_call_type(function, context, args, kws)
+    return _found[key]
+
+
 class _Compiler(Compiler):
     """Compiles a kernel, and what it calls of numba's own functions, into libraries that wait to be asked."""
 
     def compile_extra(self, func: Any) -> Any:
         """Compile a function; numba's lock is held."""
         compiler: Any = super()
-        codegen = self.state.targetctx.codegen()
-        before, codegen._library_class = codegen._library_class, _Library
+        codegen: Any = self.state.targetctx.codegen()
+        functions: Any = BaseFunction
+        before, collects = (codegen._library_class, functions.get_call_type), gc.isenabled()
+        codegen._library_class, functions.get_call_type = _Library, _call_type
+        gc.disable()
         try:
             return compiler.compile_extra(func)
         finally:
-            codegen._library_class = before
+            codegen._library_class, functions.get_call_type = before
+            if collects:
+                gc.enable()
 
 
 def _plain(*functions: Any, **_options: Any) -> Any:
