@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -185,6 +185,32 @@ def op_times(graph: Graph, device: Device, batch: int = 1) -> NDArray[np.float64
             f"({len(missing)} ops in all); give time_s, or flops with a device that has flops_per_s"
         )
     return seconds
+
+
+def times_on(graph: Graph, devices: Sequence[Device], batch: int = 1) -> list[FloatArray]:
+    """Return (n,) seconds of each op on each device, as `op_times` gives them, once for devices that are alike.
+
+    Parameters
+    ----------
+    graph
+        The graph.
+    devices
+        The devices; rows of those that differ in nothing but a name which the graph does not use are one array.
+    batch
+        Inputs that run through an op at once, at least 1.
+    """
+    named = {key for key, _ in graph.times} | set(graph.forbidden)
+    known: list[tuple[Device, FloatArray]] = []
+    rows = []
+    for device in devices:
+        alike = (row for other, row in known if replace(device, name=other.name) == other)
+        row = None if device.name in named else next(alike, None)
+        if row is None:
+            row = op_times(graph, device, batch)
+            if device.name not in named:
+                known.append((device, row))
+        rows.append(row)
+    return rows
 
 
 def with_times(graph: Graph, hardware: Hardware) -> Graph:

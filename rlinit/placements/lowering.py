@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
-from rlinit.costs.roofline import held_tensors, known_bytes, op_times
+from rlinit.costs.roofline import held_tensors, known_bytes, op_times, times_on
 from rlinit.errors import InvalidGraph, RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import CAPACITY_SLACK, Device, Hardware
@@ -206,10 +206,15 @@ def _times(graph: Graph, hardware: Hardware, inputs: int, shard: int) -> FloatAr
     s = inputs // shard
     seconds = np.full((graph.num_ops, hardware.num_devices, s + 1), np.inf)
     seconds[:, :, 0] = 0.0
-    for i, device in enumerate(hardware.devices):
-        for c in range(1, s + 1):
-            if device.batch_sizes is None or c * shard in device.batch_sizes:
-                seconds[:, i, c] = op_times(graph, device, c * shard)
+    for c in range(1, s + 1):
+        offering = [
+            i
+            for i, device in enumerate(hardware.devices)
+            if device.batch_sizes is None or c * shard in device.batch_sizes
+        ]
+        rows = times_on(graph, [hardware.devices[i] for i in offering], c * shard)
+        for i, row in zip(offering, rows, strict=True):
+            seconds[:, i, c] = row
     return seconds
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray, inverse_of
-from rlinit.costs.roofline import known_bytes, may_run, op_times
+from rlinit.costs.roofline import known_bytes, may_run, times_on
 from rlinit.errors import InvalidHardware
 from rlinit.graph import Graph
 from rlinit.hardware import CAPACITY_SLACK, Hardware
@@ -196,7 +196,7 @@ def _device_work(graph: Graph, hardware: Hardware, objective: str) -> list[Float
     """Return the seconds of each op on each device; for `memory` 0, or inf where forbidden."""
     if objective == "memory":
         return [np.where(may_run(graph, device), 0.0, np.inf) for device in hardware.devices]
-    return [op_times(graph, device) for device in hardware.devices]
+    return times_on(graph, hardware.devices)
 
 
 def _delay(hardware: Hardware, i: int) -> tuple[float, float]:

@@ -27,7 +27,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from rlinit.arrays import FloatArray, IntArray, inverse_of
-from rlinit.costs.roofline import known_bytes, op_times
+from rlinit.costs.roofline import known_bytes, times_on
 from rlinit.errors import InvalidGraph
 from rlinit.graph import ANY_DEVICE, Graph
 from rlinit.hardware import CAPACITY_SLACK, Device, Hardware
@@ -79,7 +79,7 @@ def lower_training(graph: Graph, hardware: Hardware, rules: TrainingRules) -> Lo
     rules.check_stages(hardware.num_devices)
     partner = _partners(graph)
     forward = graph if partner is None else _forward_graph(graph, partner)
-    seconds = [op_times(graph, device) for device in hardware.devices]
+    seconds = times_on(graph, hardware.devices)
     work = [_op_work(graph, *pair, partner) for pair in zip(hardware.devices, seconds, strict=True)]
     lowered = lower_stages(forward, hardware, "pipeline", op_work=work)
     node_of_op = lowered.node_of_op
