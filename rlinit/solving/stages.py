@@ -34,13 +34,6 @@ _FEW_STAGES = 4
 _FEWER_STAGES, _FEW_CELLS = 3, 200
 """Stages, and nodes times stages, up to which it often does so within seconds (`pipeline`)."""
 
-_ALIKE_CELLS, _WIDE_GAP = 2_500, 0.05
-"""Nodes times stages up to which it does where devices are alike, and the gap from which it goes before all else."""
-
-_LONG_S = 2.0
-"""Seconds left from which it is worth that: with a limit of 2 s gaps are 3% larger with it there, with 4 s 0.29
-of those without it (benchmarks.ledger --problem stages --families 'few devices alike' --only 'full program')."""
-
 
 def _bound(name: str) -> Callable[[StageSearch], None]:
     """Return the phase of one bound."""
@@ -78,18 +71,6 @@ _SMALL: Condition[StageSearch] = Condition(
     ),
 )
 
-_FEW_ALIKE: Condition[StageSearch] = Condition(
-    f"devices are alike, at most {_FEW_STAGES} stages and {_ALIKE_CELLS:,} nodes times stages",
-    lambda search: (
-        _ALIKE.holds(search)
-        and (k := search.incumbent.problem.num_stages) <= _FEW_STAGES
-        and k * search.incumbent.problem.num_nodes <= _ALIKE_CELLS
-    ),
-)
-_WIDE: Condition[StageSearch] = Condition(
-    f"a gap of {_WIDE_GAP:.0%} or more is left", lambda search: search.incumbent.gap >= _WIDE_GAP
-)
-
 _MOST_OPENED = 5_000
 """Ops times classes up to which the first beam ends within a few seconds where nothing else ends it."""
 
@@ -104,10 +85,6 @@ _OPENED: Condition[StageSearch] = Condition(
 )
 
 _TIMED: Condition[StageSearch] = Condition("there is a time limit", lambda search: search.options.timed)
-_LONG: Condition[StageSearch] = Condition(
-    f"a time limit of which {_LONG_S:g} s or more are left",
-    lambda search: search.options.timed and search.incumbent.budget.remaining_s >= _LONG_S,
-)
 _OTHERWISE: Condition[StageSearch] = Condition("otherwise", lambda search: not _OPENED.holds(search))
 
 _FEW_CLAUSES: Condition[StageSearch] = Condition(
@@ -211,22 +188,6 @@ _AUTO: Strategy[StageSearch] = (
         (_PIPELINE, _UNLIKE),
         because="InceptionV3 on eight unlike GPUs, 36,000 ideals times 256 sets of devices, is proven in 18 s; where "
         "more time is needed, searches get the rest",
-    ),
-    Phase(
-        "annealing",
-        partial(stage_phases.anneal, turn=2),
-        0.1,
-        (_PIPELINE, _FEW_ALIKE, _LONG, _WIDE),
-        because="the program closes what is left of the gap the sooner, the better its start",
-    ),
-    Phase(
-        "full program",
-        stage_phases.full_program,
-        0.5,
-        (_PIPELINE, _FEW_ALIKE, _LONG, _WIDE),
-        because="within 10 s gaps were 0.07 (0.004 to 1.01) of those without, two more of four were proven, at commit "
-        "e563ad1; on a faster machine two get here, and both have the same gap without it "
-        "(benchmarks.ledger --problem stages --families 'few devices alike' --seconds 10 --only 'full program')",
     ),
     Phase(
         "annealing",
