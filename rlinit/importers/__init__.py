@@ -7,6 +7,7 @@ import json
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rlinit.errors import InvalidGraph
 from rlinit.files import MAX_BYTES, check_schema, parse_json
@@ -107,22 +108,33 @@ def _read(
         from rlinit.importers.keras.reader import load_keras
 
         return load_keras(path, dtype=dtype)
+    given: dict[str, Any] = {"batch": batch, "sharing": sharing, "dtype": dtype, "name": Path(path).stem}
     if name.endswith(".pt2"):
-        from rlinit.importers.torch.pt2_file import load_pt2
+        from rlinit.importers.torch.export import from_program
+        from rlinit.importers.torch.pt2_file import load_program
 
-        return load_pt2(path, batch=batch, dims=dims, sharing=sharing, dtype=dtype)
+        return from_program(load_program(path), dims=dims, **given)
     if name.endswith(".onnx"):
-        from rlinit.importers.onnx.reader import load_onnx
+        from rlinit.importers.onnx.reader import from_onnx, read_onnx
 
-        return load_onnx(path, batch=batch, dims=dims, sharing=sharing, dtype=dtype)
+        return from_onnx(read_onnx(Path(path))[0], dims=dims, **given)
     if name.endswith(".tflite"):
-        from rlinit.importers.tflite.reader import load_tflite
+        from rlinit.importers.tflite.reader import from_tflite
 
-        return load_tflite(path, batch=batch, dims=dims, sharing=sharing, dtype=dtype)
+        if dims:
+            raise InvalidGraph(f"{path}: a TensorFlow Lite model stores the shapes of one size; leave dims out")
+        return from_tflite(_content(path), **given)
     raise InvalidGraph(
         f"cannot tell what {path} is from its suffix; readable are .json, .json.gz, .csv, .onnx, .pt2, .tflite and "
         ".keras"
     )
+
+
+def _content(path: str | Path) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as problem:
+        raise InvalidGraph(f"cannot read {path}: {problem}") from problem
 
 
 def is_language_model(path: str | Path) -> bool:

@@ -49,35 +49,6 @@ def import_onnx() -> Any:
     return importlib.import_module("onnx")
 
 
-def load_onnx(
-    path: str | Path,
-    *,
-    batch: int | None = None,
-    dims: Mapping[str, int] | None = None,
-    sharing: Sharing = "hold",
-    dtype: Dtype = None,
-) -> Graph:
-    """Read the graph of an ``.onnx`` file; weights in other files are not opened.
-
-    Parameters
-    ----------
-    path
-        The file.
-    batch, dims, sharing, dtype
-        As for `from_onnx`.
-
-    Raises
-    ------
-    InvalidGraph
-        A file that cannot be read, is no ONNX model, or names external data outside its folder; or a model that
-        `from_onnx` refuses.
-    BackendUnavailable
-        onnx is not installed.
-    """
-    model, _ = read_onnx(Path(path))
-    return from_onnx(model, batch=batch, dims=dims, sharing=sharing, dtype=dtype, name=Path(path).stem)
-
-
 def read_onnx(path: Path) -> tuple[Any, bool]:
     """Return the model of a file, and whether large weights were left in other files.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from rlinit.errors import InvalidGraph, RlinitError, first_line, imported
@@ -43,41 +42,6 @@ def import_tflite() -> Any:
         tflite is not installed.
     """
     return imported("tflite", "reading TensorFlow Lite models", "rlinit[tflite]")
-
-
-def load_tflite(
-    path: str | Path,
-    *,
-    batch: int | None = None,
-    dims: Mapping[str, int] | None = None,
-    sharing: Sharing = "hold",
-    dtype: Dtype = None,
-) -> Graph:
-    """Read the graph of a ``.tflite`` file.
-
-    Parameters
-    ----------
-    path
-        The file.
-    batch, sharing, dtype
-        As for `from_tflite`.
-    dims
-        Must be empty: the format stores one size.
-
-    Raises
-    ------
-    InvalidGraph
-        A file that cannot be read or a model that `from_tflite` refuses.
-    BackendUnavailable
-        tflite is not installed.
-    """
-    try:
-        content = Path(path).read_bytes()
-    except OSError as problem:
-        raise InvalidGraph(f"cannot read {path}: {problem}") from problem
-    if dims:
-        raise InvalidGraph(f"{path}: a TensorFlow Lite model stores the shapes of one size; leave dims out")
-    return from_tflite(content, batch=batch, sharing=sharing, dtype=dtype, name=Path(path).stem)
 
 
 def from_tflite(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,10 +14,14 @@ if TYPE_CHECKING:
     from torch.fx import Node
 
 Found = Labels | dict[str, Any] | None
-Rule = Callable[[dict[str, Any], list[Shape], Shape], Found]
-"""From arguments by name, shapes of operands and of the output."""
 
 _PLAIN = frozenset({"dropout", "clone", "contiguous", "to", "_to_copy", "alias", "detach", "type_as", "gelu", "expand"})
+_ALONG = frozenset({"softmax", "_softmax", "log_softmax", "_log_softmax", "cumsum", "sort", "topk", "argsort"})
+_POOLS = frozenset(
+    {"max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices", "avg_pool1d", "avg_pool2d", "avg_pool3d"}
+    | {"adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool2d"}
+    | {"upsample_bilinear2d", "upsample_nearest2d"}
+)
 _VIEWS = frozenset({"view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as"})
 
 
@@ -36,10 +40,14 @@ def axes_of(node: Node, operands: Sequence[Shape], made: Shape) -> dict[str, Any
     name = getattr(getattr(node.target, "overloadpacket", None), "__name__", "")
     if name in _VIEWS:
         return {"view": True}
-    rule = _RULES.get(name)
-    if rule is None and (name in _PLAIN or torch.Tag.pointwise in getattr(node.target, "tags", ())):
-        rule = _elementwise
-    found = rule(_arguments(node), list(operands), made) if rule is not None and operands else None
+    if not operands:
+        return None
+    given, shapes = _arguments(node), list(operands)
+    found = (
+        _normed(name, given, shapes, made) or _product(name, given, shapes, made) or _moved(name, given, shapes, made)
+    )
+    if found is None and (name in _PLAIN or torch.Tag.pointwise in getattr(node.target, "tags", ())):
+        found = axes.aligned(shapes, made)
     return {"labels": found} if isinstance(found, list) else found
 
 
@@ -50,135 +58,63 @@ def _arguments(node: Node) -> dict[str, Any]:
     return {one.name: one.default_value for one in schema if one.has_default_value()} | given | dict(node.kwargs)
 
 
-def _elementwise(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
-    return axes.aligned(shapes, made)
+def _normed(name: str, args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
+    """Return what is noted of norms, reductions and pools, and of ops along a dimension."""
+    if name in _ALONG:
+        return axes.aligned(shapes, made, [args.get("dim", -1)]) if len(shapes) == 1 else None
+    if name in ("layer_norm", "rms_norm"):
+        return axes.normalised(shapes, made, len(args["normalized_shape"]))
+    if name == "batch_norm":
+        rows = axes.by_channel(shapes, made, len(made))
+        over_batch = bool(args.get("training"))
+        return [[label if label == 1 or not over_batch else -1 for label in row] for row in rows]
+    if name == "group_norm":
+        return {"labels": axes.by_channel(shapes, made), "units": {"1": int(args["num_groups"])}}
+    if name in ("sum", "mean", "amax", "amin", "all", "any"):
+        dims = args.get("dim")
+        dims = range(len(shapes[0])) if dims in (None, []) else [dims] if isinstance(dims, int) else dims
+        return axes.reduced(shapes[0], made, dims, keep=bool(args.get("keepdim")), adds=name in ("sum", "mean"))
+    return axes.pooled(shapes, made) if name in _POOLS else None
 
 
-def _along(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
-    return axes.aligned(shapes[:1], made, [args.get("dim", -1)]) if len(shapes) == 1 else None
+def _product(name: str, args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
+    if name == "linear":
+        return axes.linear(shapes, made)
+    if name in ("matmul", "mm", "bmm"):
+        return axes.matmul(shapes, made)
+    if name in ("addmm", "baddbmm"):
+        added, *others = shapes
+        rows = axes.matmul([*others, added], made)
+        return None if rows is None else [rows[2], *rows[:2], rows[3]]
+    if name in ("_grouped_mm", "grouped_mm_fallback"):
+        return axes.grouped_matmul(shapes, made)
+    if name == "einsum":
+        return axes.einsum(str(args.get("equation", "")), shapes)
+    if name in ("conv1d", "conv2d", "conv3d", "convolution"):
+        plain = not args.get("transposed") and len(shapes[0]) == len(made)
+        return axes.convolution(shapes, made, int(args.get("groups", 1))) if plain else None
+    if name == "embedding":
+        return axes.lookup(shapes[1], made)
+    return axes.attention(shapes, made) if name == "scaled_dot_product_attention" else None
 
 
-def _layer_norm(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
-    return axes.normalised(shapes, made, len(args["normalized_shape"]))
-
-
-def _batch_norm(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
-    rows = axes.by_channel(shapes, made, len(made))
-    if args.get("training"):  # over the batch as well
-        rows = [[label if label == 1 else -1 for label in row] for row in rows]
-    return rows
-
-
-def _group_norm(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
-    return {"labels": axes.by_channel(shapes, made), "units": {"1": int(args["num_groups"])}}
-
-
-def _sum(args: dict[str, Any], shapes: list[Shape], made: Shape, *, adds: bool = True) -> Found:
-    dims = args.get("dim")
-    dims = range(len(shapes[0])) if dims in (None, []) else [dims] if isinstance(dims, int) else dims
-    return axes.reduced(shapes[0], made, dims, keep=bool(args.get("keepdim")), adds=adds)
-
-
-def _largest(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
-    return _sum(args, shapes, made, adds=False)
-
-
-def _pooled(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
-    return axes.pooled(shapes, made)
-
-
-def _linear(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
-    return axes.linear(shapes, made)
-
-
-def _matmul(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
-    return axes.matmul(shapes, made)
-
-
-def _added_matmul(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
-    added, *others = shapes
-    rows = axes.matmul([*others, added], made)
-    return None if rows is None else [rows[2], *rows[:2], rows[3]]
-
-
-def _grouped(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
-    return axes.grouped_matmul(shapes, made)
-
-
-def _einsum(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
-    return axes.einsum(str(args.get("equation", "")), shapes)
-
-
-def _convolution(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
-    if args.get("transposed") or len(shapes[0]) != len(made):
-        return None
-    return axes.convolution(shapes, made, int(args.get("groups", 1)))
-
-
-def _embedding(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
-    return axes.lookup(shapes[1], made)
-
-
-def _attention(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
-    return axes.attention(shapes, made)
-
-
-def _permuted(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
-    n = len(shapes[0])
-    order = list(range(n))
-    if "dims" in args:
-        order = [int(d) for d in args["dims"]]
-    elif n >= 2:
-        one, other = int(args.get("dim0", -1)) % n, int(args.get("dim1", -2)) % n
-        order[one], order[other] = order[other], order[one]
-    return axes.permuted(order) if len(order) == n else None
-
-
-def _pieces(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
-    return {"parts": int(args.get("dim", 0)) % len(shapes[0])}
-
-
-def _slice(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
-    start = args.get("start") or 0
-    plain = args.get("step", 1) == 1 and isinstance(start, int)
-    return axes.sliced(shapes[0], int(args.get("dim", 0)), start) if plain else None
-
-
-def _without(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
-    return axes.without(shapes, int(args.get("dim", 0)))
-
-
-def _joined(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
-    return axes.joined(len(shapes), made, int(args.get("dim", 0)), new=False)
-
-
-def _stacked(args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
-    return axes.joined(len(shapes), made, int(args.get("dim", 0)), new=True)
-
-
-_NAMES: dict[Rule, str] = {
-    _linear: "linear",
-    _matmul: "matmul mm bmm",
-    _added_matmul: "addmm baddbmm",
-    _grouped: "_grouped_mm grouped_mm_fallback",
-    _einsum: "einsum",
-    _convolution: "conv1d conv2d conv3d convolution",
-    _embedding: "embedding",
-    _attention: "scaled_dot_product_attention",
-    _layer_norm: "layer_norm rms_norm",
-    _batch_norm: "batch_norm",
-    _group_norm: "group_norm",
-    _along: "softmax _softmax log_softmax _log_softmax cumsum sort topk argsort",
-    _sum: "sum mean",
-    _largest: "amax amin all any",
-    _pooled: "max_pool1d max_pool2d max_pool3d max_pool2d_with_indices avg_pool1d avg_pool2d avg_pool3d "
-    "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool2d "
-    "upsample_bilinear2d upsample_nearest2d",
-    _permuted: "permute transpose t mT",
-    _pieces: "split split_with_sizes chunk tensor_split",
-    _slice: "slice",
-    _without: "select unbind",
-    _joined: "cat concat",
-    _stacked: "stack",
-}
-_RULES: dict[str, Rule] = {name: rule for rule, names in _NAMES.items() for name in names.split()}
+def _moved(name: str, args: dict[str, Any], shapes: list[Shape], made: Shape) -> Found:
+    n, dim = len(shapes[0]), args.get("dim", 0)
+    if name in ("permute", "transpose", "t", "mT"):
+        order = list(range(n))
+        if "dims" in args:
+            order = [int(d) for d in args["dims"]]
+        elif n >= 2:
+            one, other = int(args.get("dim0", -1)) % n, int(args.get("dim1", -2)) % n
+            order[one], order[other] = order[other], order[one]
+        return axes.permuted(order) if len(order) == n else None
+    if name in ("split", "split_with_sizes", "chunk", "tensor_split"):
+        return {"parts": int(dim) % n}
+    if name == "slice":
+        start = args.get("start") or 0
+        plain = args.get("step", 1) == 1 and isinstance(start, int)
+        return axes.sliced(shapes[0], int(dim), start) if plain else None
+    if name in ("select", "unbind"):
+        return axes.without(shapes, int(dim))
+    joins = name in ("cat", "concat", "stack")
+    return axes.joined(len(shapes), made, int(dim), new=name == "stack") if joins else None

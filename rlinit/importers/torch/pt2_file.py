@@ -11,16 +11,12 @@ import importlib
 import json
 import re
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlinit.errors import BackendUnavailable, InvalidGraph, first_line
 from rlinit.files import MAX_BYTES
-from rlinit.graph import Graph
-from rlinit.importers.common.parameters import Sharing
-from rlinit.importers.common.precision import Dtype
-from rlinit.importers.torch.export import Granularity, from_program, import_torch
+from rlinit.importers.torch.export import import_torch
 from rlinit.importers.torch.size_expressions import is_size_expression
 
 if TYPE_CHECKING:
@@ -34,44 +30,6 @@ _ESCAPED = re.compile(r"\\+u([0-9a-fA-F]{4})")
 _OPERATOR = re.compile(r"torch\.ops(\.\w+){2,3}|_operator\.\w+|math\.\w+|torch\.sym_\w+|torch\._sym_\w+")
 
 
-def load_pt2(
-    path: str | Path,
-    *,
-    batch: int | None = None,
-    dims: Mapping[str, int] | None = None,
-    granularity: Granularity = "op",
-    sharing: Sharing = "hold",
-    dtype: Dtype = None,
-) -> Graph:
-    """Read the graph of a program saved by `torch.export.save`.
-
-    Parameters
-    ----------
-    path
-        The file.
-    batch, dims, granularity, sharing, dtype
-        As for `from_program`.
-
-    Raises
-    ------
-    InvalidGraph
-        A file that cannot be read, is no such archive, or names operators that are not registered; or a program that
-        `from_program` refuses.
-    BackendUnavailable
-        torch is not installed.
-    """
-    program = load_program(path)
-    return from_program(
-        program,
-        granularity=granularity,
-        sharing=sharing,
-        batch=batch,
-        dims=dims,
-        dtype=dtype,
-        name=Path(path).stem,
-    )
-
-
 def load_program(path: str | Path) -> ExportedProgram:
     """Read a saved program without its weights: parameters are tensors on the ``meta`` device.
 
@@ -80,8 +38,10 @@ def load_program(path: str | Path) -> ExportedProgram:
 
     Raises
     ------
-    InvalidGraph, BackendUnavailable
-        As for `load_pt2`.
+    InvalidGraph
+        A file that cannot be read, is no such archive, or names operators that are not registered.
+    BackendUnavailable
+        torch is not installed.
     """
     text = _program_text(path)
     import_torch()

@@ -17,7 +17,7 @@ from rlinit import load_graph
 from rlinit.errors import InvalidGraph
 from rlinit.importers.torch import pt2_file
 from rlinit.importers.torch.export import from_program
-from rlinit.importers.torch.pt2_file import load_program, load_pt2
+from rlinit.importers.torch.pt2_file import load_program
 from tests.late import late_imports
 
 with late_imports():
@@ -56,7 +56,7 @@ def test_a_saved_program_gives_the_graph_of_the_live_one(program: Any, saved: Pa
     """Saving and reading change nothing, whatever batch size is chosen."""
     for batch in (None, 1, 17):
         live = from_program(program, granularity=granularity, batch=batch, name="net")
-        assert load_pt2(saved, granularity=granularity, batch=batch) == live
+        assert from_program(load_program(saved), granularity=granularity, batch=batch, name="net") == live
     assert load_graph(saved) == from_program(program, name="net")
     assert load_graph(saved, batch=5).out_bytes[0] == 4 * 5 * 4
 
