@@ -110,57 +110,37 @@ class _Writer:
         for device in sorted({batch.device for batch in batches}):
             self._thread(_DEVICES, device)
         for batch in batches:
-            thread = self._thread(_DEVICES, batch.device)
-            args = {"shards": list(batch.shards)} if len(batch.shards) != 1 or batch.shards[0] else {}
-            self.add("X", batch.op, _DEVICES, thread, batch.start_s, batch.end_s, args=args)
+            track = _DEVICES, self._thread(_DEVICES, batch.device)
+            args = {"args": {"shards": list(batch.shards)}} if len(batch.shards) != 1 or batch.shards[0] else {}
+            self.add("X", batch.op, track, batch.start_s, _lasting(batch) | args)
         made = {(batch.op, batch.device): batch for batch in batches}
         if transfers:
             self._name(_LINKS, 0, "process_name", "plan: transfers")
         for flow, move in enumerate(transfers, start=1):
-            thread = self._thread(_LINKS, f"{move.source} → {move.target}")
-            self.add("X", move.op, _LINKS, thread, move.start_s, move.end_s)
+            track = _LINKS, self._thread(_LINKS, f"{move.source} → {move.target}")
+            self.add("X", move.op, track, move.start_s, _lasting(move))
             producer = made.get((move.op, move.source))
             if producer is not None:
                 # An arrow from the batch that made the tensor to its transfer.
-                start = self._thread(_DEVICES, move.source)
-                self.add("s", move.op, _DEVICES, start, producer.start_s, flow=flow)
-                self.add("f", move.op, _LINKS, thread, move.start_s, flow=flow)
+                start, arrow = (_DEVICES, self._thread(_DEVICES, move.source)), {"id": flow, "cat": "transfer"}
+                self.add("s", move.op, start, producer.start_s, arrow)
+                self.add("f", move.op, track, move.start_s, arrow | {"bp": "e"})  # bind to the slice around the end
 
-    def add(
-        self,
-        phase: str,
-        name: str,
-        process: int,
-        thread: int,
-        start_s: float,
-        end_s: float | None = None,
-        *,
-        flow: int | None = None,
-        args: dict[str, Any] | None = None,
-    ) -> None:
-        """Add one event."""
-        event: dict[str, Any] = {
-            "ph": phase,
-            "name": printable(name),
-            "pid": process,
-            "tid": thread,
-            "ts": start_s * 1e6,
-        }
-        if end_s is not None:
-            event["dur"] = max(0.0, end_s - start_s) * 1e6
-        if flow is not None:
-            event |= {"id": flow, "cat": "transfer"}
-            if phase == "f":
-                event["bp"] = "e"  # bind to the slice that encloses the end
-        if args:
-            event["args"] = args
-        self.events.append(event)
+    def add(self, phase: str, name: str, track: tuple[int, int], start_s: float, more: dict[str, Any]) -> None:
+        """Add one event of a process and thread."""
+        process, thread = track
+        event = {"ph": phase, "name": printable(name), "pid": process, "tid": thread, "ts": start_s * 1e6}
+        self.events.append(event | more)
 
-    def _thread(self, process: int, lane: str) -> int:
-        if (process, lane) not in self._threads:
-            self._threads[process, lane] = sum(one == process for one, _ in self._threads) + 1
-            self._name(process, self._threads[process, lane], "thread_name", lane)
-        return self._threads[process, lane]
+    def _thread(self, process: int, track: str) -> int:
+        if (process, track) not in self._threads:
+            self._threads[process, track] = sum(one == process for one, _ in self._threads) + 1
+            self._name(process, self._threads[process, track], "thread_name", track)
+        return self._threads[process, track]
 
     def _name(self, process: int, thread: int, what: str, name: str) -> None:
         self.events.append({"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": printable(name)}})
+
+
+def _lasting(one: Batch | PlannedTransfer) -> dict[str, float]:
+    return {"dur": max(0.0, one.end_s - one.start_s) * 1e6}

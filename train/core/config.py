@@ -231,16 +231,10 @@ def flags_of(data: Mapping[str, Any], where: str = "") -> list[str]:
     return flags
 
 
-def config_to_dict(config: object) -> dict[str, Any]:
+def config_to_dict(config: Any) -> dict[str, Any]:
     """Return a configuration as plain data that JSON and `flags_of` take; fields that are None are left out."""
-    return {
-        entry.name: _plain(getattr(config, entry.name))
-        for entry in dataclasses.fields(config)  # type: ignore[arg-type]
-        if getattr(config, entry.name) is not None
-    }
+    return dataclasses.asdict(config, dict_factory=_plain)
 
 
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        return config_to_dict(value)
-    return str(value) if isinstance(value, Path) else value
+def _plain(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: str(value) if isinstance(value, Path) else value for name, value in fields if value is not None}
