@@ -52,8 +52,8 @@ def _git(*arguments: str) -> str | None:
 
 
 def _state() -> tuple[str | None, bool]:
-    """Return the commit, and whether the tree is that commit's but for results."""
-    changes = _git("status", "--porcelain", "--", ".", ":!benchmarks/results")
+    """Return the commit, and whether the tree is that commit's but for results and pages that quote them."""
+    changes = _git("status", "--porcelain", "--", ".", ":!benchmarks/results", ":!docs")
     return _git("rev-parse", "HEAD"), changes == ""
 
 
