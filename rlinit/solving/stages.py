@@ -125,7 +125,7 @@ _AUTO: Strategy[StageSearch] = (
         stage_phases.full_program,
         0.4,
         (_PIPELINE, _SMALL),
-        because="small sparse graphs, 10 s: six more of 14 are proven, gaps are 0.63 (0.25 to 1.00) of those without "
+        because="small sparse graphs, 10 s: seven more of 14 are proven, gaps are 0.40 (0.10 to 1.00) of those without "
         "(benchmarks.ledger --problem stages --families 'small sparse graphs' --seconds 10 --only 'full program')",
     ),
     Phase(
@@ -164,7 +164,7 @@ _AUTO: Strategy[StageSearch] = (
         0.15,
         (_PIPELINE, _UNLIKE),
         because="lines of 25 to 75 tasks, 6 s: gaps are 0.35 (0.28 to 0.42) of those without it, in 1 s the same; "
-        "ledger, 6 s: 0.75 (0.62 to 0.89) on 13 problems",
+        "ledger, 6 s: 0.75 (0.62 to 0.88) on 13 problems",
     ),
     Phase(
         "bound intervals",
@@ -194,7 +194,7 @@ _AUTO: Strategy[StageSearch] = (
         stage_phases.anneal,
         0.6,
         (_PIPELINE,),
-        because="wide graphs end 31% closer with annealing than without, parameters that hardly fit 16% "
+        because="wide graphs end 32% closer with annealing than without, parameters that hardly fit 19% "
         "(benchmarks.ledger --problem stages --only annealing)",
     ),
     Phase(
@@ -202,7 +202,7 @@ _AUTO: Strategy[StageSearch] = (
         _bound("spectral"),
         0.3,
         (_PIPELINE,),
-        because="three wide graphs, 1 s: gaps 9% (1 to 21) smaller than without it "
+        because="three wide graphs, 1 s: gaps 11% (1 to 26) smaller than without it "
         "(benchmarks.ledger --problem stages --only 'bound spectral')",
     ),
     Phase(
@@ -210,8 +210,8 @@ _AUTO: Strategy[StageSearch] = (
         _bound("intervals"),
         0.8,
         (_PIPELINE, _ALIKE, _TRANSFERS),
-        because="more intervals, below a better value; few devices alike, 10 s: the integral is 0.59 (0.47 to "
-        "0.74) of that without "
+        because="more intervals, below a better value; few devices alike, 10 s: the integral is 0.36 (0.24 to "
+        "0.53) of that without "
         "(benchmarks.ledger --problem stages --families 'few devices alike' --seconds 10 --only 'bound intervals')",
     ),
     Phase(
