@@ -529,12 +529,12 @@ TRAINING_METHODS: dict[str, Strategy[RelaxedSearch]] = {
         Phase(
             "slices",
             _slice_natural,
-            because="the natural order is cut exactly; ledger: 0.17 (0.05 to 0.56) on 6 problems",
+            because="the natural order is cut exactly; ledger: 0.17 (0.05 to 0.57) on 6 problems",
         ),
         Phase(
             "few ideals",
             partial(_solve_training_ideals, name="ideals", most=FEW_IDEALS),
-            because=f"up to {FEW_IDEALS:,} ideals, it proves the optimum in moments; ledger: 0.68 (0.47 to 0.90) on 6 "
+            because=f"up to {FEW_IDEALS:,} ideals, it proves the optimum in moments; ledger: 0.80 (0.54 to 1.00) on 6 "
             "problems",
         ),
         _without(0.4, "where ideals are many, bounds come from it, and orders to cut"),
@@ -550,8 +550,8 @@ INTERLEAVED_METHODS: dict[str, Strategy[RelaxedSearch]] = {
         Phase(
             "cuts",
             _cut_equal,
-            because="chunks of equal work, cuts moved first until all fits, then for the value; ledger: 0.16 (0.14 to "
-            "0.18) on 2 problems",
+            because="chunks of equal work, cuts moved first until all fits, then for the value; ledger: 0.16 (0.13 to "
+            "0.19) on 2 problems",
         ),
         _without(0.8, "one of chunks, whose bounds are bounds here"),
         Phase("cuts of the best order", _cut_relaxed, because="what is best without activations may not fit"),

@@ -150,8 +150,8 @@ _OPENING: Strategy[PlacementSearch] = (
         "learned agent",
         phases.auto_agent,
         when=(_NO_PLAN, _FREE_AGENT),
-        because="over 1 s the primal integral is 50% smaller, the value 1.1% better, and 76% and 6% where transfers "
-        "exclude each other or block devices; over 0.1 s 25% and 2.5% (benchmarks.learning.strategy latency-agent); "
+        because="over 1 s the primal integral is 46% smaller, the value 0.8% better, and 76% and 6% where transfers "
+        "exclude each other or block devices; over 0.1 s 19% and 2.1% (benchmarks.learning.strategy latency-agent); "
         "ledger: 0.92 (0.87 to 0.97) on 28 problems",
     ),
 )
@@ -165,7 +165,7 @@ _AUTO: Strategy[PlacementSearch] = (
         partial(phases.local_search, moves=phases.FIRST_MOVES),
         0.5,
         (_TIMED, _ONE_SHARD),
-        because="over 1 s the primal integral is 24% smaller than with the loads first, which take as long "
+        because="over 1 s the primal integral is 14% smaller than with the loads first, which take as long "
         "(benchmarks.learning.strategy first-search); ledger: 0.97 (0.95 to 0.99) on 25 problems",
     ),
     _LOAD,
@@ -231,7 +231,7 @@ _AUTO: Strategy[PlacementSearch] = (
         0.5,
         (_MIDDLING, _CONSTRAINTS),
         because="from a good schedule it closes 100 tasks, and flexible job shops of 240 operations, in seconds "
-        "(benchmarks.families.task_graphs); ledger, 10 s: 0.45 (0.39 to 0.51) on 2 problems, both proven by it alone",
+        "(benchmarks.families.task_graphs); ledger, 10 s: 0.45 (0.40 to 0.51) on 2 problems, both proven by it alone",
     ),
     Phase(
         "blocks",
