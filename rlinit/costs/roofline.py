@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -200,16 +200,14 @@ def times_on(graph: Graph, devices: Sequence[Device], batch: int = 1) -> list[Fl
         Inputs that run through an op at once, at least 1.
     """
     named = {key for key, _ in graph.times} | set(graph.forbidden)
-    known: list[tuple[Device, FloatArray]] = []
+    others = [one.name for one in fields(Device) if one.name != "name"]
+    known: dict[tuple[str, ...], FloatArray] = {}
     rows = []
     for device in devices:
-        alike = (row for other, row in known if replace(device, name=other.name) == other)
-        row = None if device.name in named else next(alike, None)
-        if row is None:
-            row = op_times(graph, device, batch)
-            if device.name not in named:
-                known.append((device, row))
-        rows.append(row)
+        key = (device.name if device.name in named else "", *(repr(getattr(device, one)) for one in others))
+        if key not in known:
+            known[key] = op_times(graph, device, batch)
+        rows.append(known[key])
     return rows
 
 
