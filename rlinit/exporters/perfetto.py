@@ -132,11 +132,11 @@ class _Writer:
         event = {"ph": phase, "name": printable(name), "pid": process, "tid": thread, "ts": start_s * 1e6}
         self.events.append(event | more)
 
-    def _thread(self, process: int, track: str) -> int:
-        if (process, track) not in self._threads:
-            self._threads[process, track] = sum(one == process for one, _ in self._threads) + 1
-            self._name(process, self._threads[process, track], "thread_name", track)
-        return self._threads[process, track]
+    def _thread(self, process: int, name: str) -> int:
+        if (process, name) not in self._threads:
+            self._threads[process, name] = sum(one == process for one, _ in self._threads) + 1
+            self._name(process, self._threads[process, name], "thread_name", name)
+        return self._threads[process, name]
 
     def _name(self, process: int, thread: int, what: str, name: str) -> None:
         self.events.append({"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": printable(name)}})
