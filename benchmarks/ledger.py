@@ -28,11 +28,12 @@ from rlinit.solving import placement_phases
 from rlinit.solving.activations import INTERLEAVED_METHODS, TRAINING_METHODS
 from rlinit.solving.phases import Phase
 from rlinit.solving.placements import PLACEMENT_METHODS
+from rlinit.solving.splits import SPLIT_METHODS
 from rlinit.solving.stages import STAGE_METHODS
 
 _METHODS: dict[str, tuple[dict[str, Any], ...]] = {
-    "stages": (STAGE_METHODS,),
-    "training": (TRAINING_METHODS, INTERLEAVED_METHODS, STAGE_METHODS),
+    "stages": (STAGE_METHODS, SPLIT_METHODS),
+    "training": (TRAINING_METHODS, INTERLEAVED_METHODS, STAGE_METHODS, SPLIT_METHODS),
     "placements": (PLACEMENT_METHODS,),
 }
 """Tables of phases: for training, its own and those of what it is without activations."""

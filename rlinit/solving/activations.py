@@ -116,6 +116,7 @@ def _solve_relaxed(search: RelaxedSearch) -> None:
         relaxed.incumbent.budget = incumbent.budget
         relaxed.incumbent.offer(relaxed.start, "plan")
         follow(search.strategy, relaxed)
+        relaxed.start = relaxed.incumbent.assignment  # another turn goes on from it
         search.origin = relaxed.origin if search.origin == "none" else search.origin
         _take(search)
 
@@ -550,12 +551,15 @@ INTERLEAVED_METHODS: dict[str, Strategy[RelaxedSearch]] = {
         Phase(
             "cuts",
             _cut_equal,
+            0.1,
             because="chunks of equal work, cuts moved first until all fits, then for the value; ledger: 0.16 (0.13 to "
             "0.19) on 2 problems",
         ),
-        _without(0.8, "one of chunks, whose bounds are bounds here"),
-        Phase("cuts of the best order", _cut_relaxed, because="what is best without activations may not fit"),
+        _without(0.1, "one of chunks, whose bounds are bounds here"),
+        Phase("cuts of the best order", _cut_relaxed, 0.3, because="what is best without activations may not fit"),
         Phase("every split", _every_split, because="few: what fits may be far from what is best without activations"),
+        _without(0.8, "with more time, its bounds and its order may be better"),
+        Phase("cuts of the best order", _cut_relaxed, because="what is best without activations may not fit"),
     )
 }
 """Training of several chunks a device."""

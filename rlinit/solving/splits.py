@@ -272,13 +272,14 @@ _PACK = Phase("simple start", _simple_start, because="where memory or colocated 
 _ANNEAL = Phase("annealing", _anneal, 0.4, because="moves and exchanges of ops, and of unlike devices")
 _PROGRAM = Phase("full program", _program, because="the last resort has all the time that is left")
 
-SPLIT_METHODS: Mapping[str, Strategy[SplitSearch]] = {
+SPLIT_METHODS: dict[str, Strategy[SplitSearch]] = {
     "auto": (
         _SIMPLE,
         _START,
         _PACK,
         _bound_phase("anchored-cut", 0.2, "the cheapest set around each op: decides where transfers do"),
         _ANNEAL,
+        _bound_phase("spectral", 0.3, "balance, and the transfers that no partition avoids"),
         _PROGRAM,
     ),
     "anneal": (_SIMPLE, _START, _PACK, replace(_ANNEAL, share=1.0)),

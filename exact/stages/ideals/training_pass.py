@@ -214,16 +214,21 @@ def _stages_ending(
     step, used, most_weight, in_flight, droppable = states
     label, back, back_class = labels
     extra = np.empty(len(in_flight))
+    after_of = step[ends, c]
+    label_of, most_of = label[ends, j], most_weight[after_of]
     exact, i, work_done = True, j, 0
     while i > 0 and weight[i - 1] >= weight[j] - reach:
         i -= 1
         work_done += 1 + len(ends) // _WORDS
         useful = False
-        for s in ends:
-            after = step[s, c]
-            useful = useful or (label[after, i] > label[s, j] and weight[i] <= most_weight[after])
+        for q in range(len(ends)):
+            if label[after_of[q], i] > label_of[q] and weight[i] <= most_of[q]:
+                useful = True
+                break
+        if not useful or not _within(bits[i], bits[j]):
+            continue
         cost = work[c, j] - work[c, i]
-        if not useful or cost > limit or ruled_out[c, j] != ruled_out[c, i] or not _within(bits[i], bits[j]):
+        if cost > limit or ruled_out[c, j] != ruled_out[c, i]:
             continue
         held = params[j] - params[i]
         if held > cache[c]:
