@@ -333,19 +333,12 @@ def training_form(request: Request) -> Form[RelaxedSearch]:
     )
 
 
-def _cut_equal(search: RelaxedSearch) -> None:
-    """Move the cuts of the order into chunks of equal work."""
-    relaxed = search.relaxed
-    _cut_from(search, relaxed.form.simple_start() if isinstance(relaxed, SplitSearch) else None, "equal chunks")
-
-
-def _cut_relaxed(search: RelaxedSearch) -> None:
-    """Move the cuts of the order of the relaxation's best schedule."""
-    _cut_from(search, search.relaxed.incumbent.assignment, "cuts")
-
-
-def _cut_from(search: RelaxedSearch, found: StageAssignment | ChunkAssignment | None, name: str) -> None:
-    incumbent = search.incumbent
+def _move_cuts(search: RelaxedSearch) -> None:
+    """Move the cuts of the order of the relaxation's best schedule; at first, those into chunks of equal work."""
+    incumbent, relaxed = search.incumbent, search.relaxed
+    found, name = relaxed.incumbent.assignment, "cuts"
+    if found is None and isinstance(relaxed, SplitSearch):
+        found, name = relaxed.form.simple_start(), "equal chunks"
     if found is None or incumbent.finished:
         return
     with incumbent.in_phase("cuts"):
@@ -464,10 +457,7 @@ def _solve_training_ideals(search: RelaxedSearch, name: str, most: int | None = 
     if incumbent.finished or not isinstance(relaxed, StageSearch):
         return
     cap, (lower, upper), budget = most or MOST_IDEALS, _between(incumbent), incumbent.budget
-
-    def on_bound(proven: float) -> None:
-        incumbent.raise_bound((proven,), "ideals")
-
+    _, on_bound = incumbent.listeners("ideals")
     with incumbent.in_phase(name):
         result = solve_training_ideals(
             incumbent.problem, cap, lower=lower, upper=upper, budget=budget, on_bound=on_bound
@@ -545,21 +535,25 @@ TRAINING_METHODS: dict[str, Strategy[RelaxedSearch]] = {
 }
 """Training of one stage a device."""
 
+_BEST_ORDER = Phase(
+    "cuts of the best order", _move_cuts, 0.5, because="what is best without activations may not fit, or be cut better"
+)
+
 INTERLEAVED_METHODS: dict[str, Strategy[RelaxedSearch]] = {
     "auto": (
         _simple(SPLIT_BOUNDING["simple"]),
         Phase(
             "cuts",
-            _cut_equal,
+            _move_cuts,
             0.1,
             because="chunks of equal work, cuts moved first until all fits, then for the value; ledger: 0.16 (0.13 to "
             "0.19) on 2 problems",
         ),
-        _without(0.1, "one of chunks, whose bounds are bounds here"),
-        Phase("cuts of the best order", _cut_relaxed, 0.3, because="what is best without activations may not fit"),
+        _without(0.1, "one of chunks, whose bounds are bounds here; most of what it finds comes early"),
+        _BEST_ORDER,
         Phase("every split", _every_split, because="few: what fits may be far from what is best without activations"),
-        _without(0.8, "with more time, its bounds and its order may be better"),
-        Phase("cuts of the best order", _cut_relaxed, because="what is best without activations may not fit"),
+        _without(0.8, "with more time, bounds and orders may be better"),
+        _BEST_ORDER,
     )
 }
 """Training of several chunks a device."""

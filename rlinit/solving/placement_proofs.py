@@ -15,7 +15,7 @@ from rlinit.exact.placements.constraint.solve import solve_constraints
 from rlinit.exact.placements.milp.base_model import PlacementMilpSettings
 from rlinit.exact.placements.milp.solve import solve_placement_milp
 from rlinit.exact.solvers.cp_sat import SHORT_WORK, ConstraintSettings, is_available, require_available
-from rlinit.placements.problem import Placement, PlacementResult
+from rlinit.placements.problem import PlacementResult
 from rlinit.placements.timeline import placement_of
 from rlinit.solving.common.incumbent import PlacementIncumbent
 from rlinit.solving.placement_phases import NOTHING_FITS, PlacementSearch, local_search, run_heuristic, take_bound
@@ -88,20 +88,14 @@ def _program(
 ) -> PlacementResult:
     """Solve a program of the whole problem, telling the incumbent of its solutions, and of its bounds if they count."""
     incumbent = search.incumbent
-
-    def on_solution(placement: Placement, _value: float) -> None:
-        incumbent.offer(placement, source)
-
-    def on_bound(bound: float) -> None:
-        incumbent.raise_bound((bound,), source)
-
+    on_solution, on_bound = incumbent.listeners(source)
     return solve_placement_milp(
         incumbent.problem,
         budget=incumbent.budget,
         start=incumbent.assignment,
         settings=dataclasses.replace(settings, node_limit=search.limits.full_nodes),
         lower=incumbent.bounds[0] if incumbent.bounds else None,
-        on_solution=on_solution,
+        on_solution=lambda placement, _value: on_solution(placement),
         on_bound=on_bound if bounds else None,
     )
 

@@ -97,10 +97,7 @@ def _lower(incumbent: StageIncumbent) -> float:
 def _intervals(incumbent: StageIncumbent) -> Value:
     lower = _lower(incumbent)
     most = _TIMED_INTERVALS if incumbent.budget.remaining_s < np.inf else _INTERVALS
-
-    def on_bound(bound: float) -> None:
-        incumbent.raise_bound((bound,), "intervals")
-
+    _, on_bound = incumbent.listeners("intervals")
     upper, budget = _upper(incumbent), incumbent.budget
     bound = interval_bound(incumbent.problem, lower=lower, upper=upper, most=most, budget=budget, on_bound=on_bound)
     return (bound if bound > lower else 0.0,)

@@ -222,19 +222,12 @@ def _stages_ending(
         work_done += 1 + len(ends) // _WORDS
         useful = False
         for q in range(len(ends)):
-            if label[after_of[q], i] > label_of[q] and weight[i] <= most_of[q]:
-                useful = True
-                break
+            useful = useful or (label[after_of[q], i] > label_of[q] and weight[i] <= most_of[q])
         if not useful or not _within(bits[i], bits[j]):
             continue
-        cost = work[c, j] - work[c, i]
-        if cost > limit or ruled_out[c, j] != ruled_out[c, i]:
-            continue
-        held = params[j] - params[i]
-        if held > cache[c]:
-            cost += (held - cache[c]) * overflow[c]
+        cost = work[c, j] - work[c, i] + max(params[j] - params[i] - cache[c], 0.0) * overflow[c]
         work_done += bits.shape[1] // _WORDS
-        if cost > limit or state[j] - state[i] > room_of[c]:
+        if cost > limit or ruled_out[c, j] != ruled_out[c, i] or state[j] - state[i] > room_of[c]:
             continue
         work_done += (cut_indptr[i + 1] - cut_indptr[i] + cut_indptr[j + 1] - cut_indptr[j]) // _WORDS
         cost += _link_cost(i, j, c, bits, links, seen)
