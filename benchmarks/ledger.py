@@ -25,14 +25,14 @@ from benchmarks.provenance import COMMIT
 from benchmarks.record import RESULTS, count_processor_time, print_table, save
 from rlinit.budget import Budget
 from rlinit.solving import placement_phases
-from rlinit.solving.activations import INTERLEAVED_METHODS, TRAINING_METHODS
+from rlinit.solving.activations import ACTIVATION_METHODS, INTERLEAVED_METHODS, TRAINING_METHODS
 from rlinit.solving.phases import Phase
 from rlinit.solving.placements import PLACEMENT_METHODS
 from rlinit.solving.splits import SPLIT_METHODS
 from rlinit.solving.stages import STAGE_METHODS
 
 _METHODS: dict[str, tuple[dict[str, Any], ...]] = {
-    "stages": (STAGE_METHODS, SPLIT_METHODS),
+    "stages": (STAGE_METHODS, SPLIT_METHODS, ACTIVATION_METHODS),
     "training": (TRAINING_METHODS, INTERLEAVED_METHODS, STAGE_METHODS, SPLIT_METHODS),
     "placements": (PLACEMENT_METHODS,),
 }
