@@ -29,7 +29,7 @@ from rlinit.kernels.orders import kahn
 from rlinit.plan import HistoryEntry
 from rlinit.solving.common.incumbent import Incumbent, Progress, for_stages
 from rlinit.solving.common.options import SolveOptions
-from rlinit.solving.phases import Form, Kind, Phase, Strategy, follow
+from rlinit.solving.phases import TIMED, Condition, Form, Kind, Phase, Strategy, follow
 from rlinit.solving.plans import Request
 from rlinit.solving.splits import SPLIT_BOUNDING, SPLIT_METHODS, SplitProblem, SplitSearch
 from rlinit.solving.stage_bounds import NOTHING_FITS
@@ -121,11 +121,11 @@ def _solve_relaxed(search: RelaxedSearch) -> None:
         _take(search)
 
 
-def _without(share: float, because: str) -> Phase[RelaxedSearch]:
+def _without(share: float, because: str, *when: Condition[RelaxedSearch]) -> Phase[RelaxedSearch]:
     """Return the phase that solves the relaxation in a share of the time left."""
     name = "the problem without activations"
     return Phase(
-        name, _solve_relaxed, share, (), because=because, inside=lambda search: (search.strategy, search.relaxed)
+        name, _solve_relaxed, share, when, because=because, inside=lambda search: (search.strategy, search.relaxed)
     )
 
 
@@ -552,7 +552,7 @@ INTERLEAVED_METHODS: dict[str, Strategy[RelaxedSearch]] = {
         _without(0.1, "one of chunks, whose bounds are bounds here; most of what it finds comes early"),
         _BEST_ORDER,
         Phase("every split", _every_split, because="few: what fits may be far from what is best without activations"),
-        _without(0.8, "with more time, bounds and orders may be better"),
+        _without(0.8, "with more time, bounds and orders may be better", TIMED),
         _BEST_ORDER,
     )
 }

@@ -50,6 +50,9 @@ class Condition(Generic[SearchT]):
     holds: Callable[[SearchT], bool]
 
 
+TIMED: Condition[Any] = Condition("there is a time limit", lambda search: search.options.timed)
+
+
 @dataclass(frozen=True, slots=True)
 class Phase(Generic[SearchT]):
     """One step of a strategy.

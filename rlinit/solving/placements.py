@@ -29,7 +29,7 @@ from rlinit.placements.problem import Placement
 from rlinit.solving import placement_phases as phases
 from rlinit.solving import placement_proofs as proofs
 from rlinit.solving.common.incumbent import PlacementIncumbent, for_placement
-from rlinit.solving.phases import Condition, Form, Kind, Phase, Strategy, follow
+from rlinit.solving.phases import TIMED, Condition, Form, Kind, Phase, Strategy, follow
 from rlinit.solving.placement_phases import PlacementSearch, run_heuristic
 from rlinit.solving.placement_proofs import MAX_CONSTRAINT_OPS, bound_phase, has_constraints
 from rlinit.solving.plans import Request
@@ -69,7 +69,6 @@ _NOTHING_YET: Condition[PlacementSearch] = Condition(
 _FREE_AGENT: Condition[PlacementSearch] = Condition(
     "the agent is not named", lambda search: search.options.agent == "auto"
 )
-_TIMED: Condition[PlacementSearch] = Condition("there is a time limit", lambda search: search.options.timed)
 _UNTIMED: Condition[PlacementSearch] = Condition("there is no time limit", lambda search: not search.options.timed)
 _ONE_SHARD: Condition[PlacementSearch] = Condition("no op is split", lambda search: search.problem.num_shards == 1)
 _SHARDS: Condition[PlacementSearch] = Condition(
@@ -164,7 +163,7 @@ _AUTO: Strategy[PlacementSearch] = (
         "first search",
         partial(phases.local_search, moves=phases.FIRST_MOVES),
         0.5,
-        (_TIMED, _ONE_SHARD),
+        (TIMED, _ONE_SHARD),
         because="over 1 s the primal integral is 14% smaller than with the loads first, which take as long "
         "(benchmarks.learning.strategy first-search); ledger: 0.97 (0.95 to 0.99) on 25 problems",
     ),
@@ -247,7 +246,7 @@ _AUTO: Strategy[PlacementSearch] = (
     Phase(
         "search and bounds by turns",
         proofs.by_turns,
-        when=(_TIMED,),
+        when=(TIMED,),
         because="which of value and bound is weak depends on the graph: networks with cells of two inputs, and "
         "randomly wired ones, need most of the time for the bound (benchmarks.families.placements imported); "
         "ledger: 0.99 (0.97 to 1.01) on 24 problems",

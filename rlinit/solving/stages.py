@@ -15,7 +15,7 @@ from rlinit.exact.stages.ideals.node_merging import MergedProblem, merge_weightl
 from rlinit.heuristics.stages import STAGE_HEURISTICS
 from rlinit.solving import stage_phases
 from rlinit.solving.common.incumbent import for_stages
-from rlinit.solving.phases import Condition, Form, Kind, Phase, Strategy
+from rlinit.solving.phases import TIMED, Condition, Form, Kind, Phase, Strategy
 from rlinit.solving.plans import Request
 from rlinit.solving.stage_bounds import bound_phase, stage_bounds
 from rlinit.solving.stage_phases import FEW_IDEALS, FEW_LABELS, StageSearch, exact_ideals
@@ -84,7 +84,6 @@ _OPENED: Condition[StageSearch] = Condition(
     ),
 )
 
-_TIMED: Condition[StageSearch] = Condition("there is a time limit", lambda search: search.options.timed)
 _OTHERWISE: Condition[StageSearch] = Condition("otherwise", lambda search: not _OPENED.holds(search))
 
 _FEW_CLAUSES: Condition[StageSearch] = Condition(
@@ -140,7 +139,7 @@ _AUTO: Strategy[StageSearch] = (
         "first beam",
         stage_phases.opening_beam,
         0.4,
-        (_OPENED, _TIMED),
+        (_OPENED, TIMED),
         because="over the first second the primal integral is 43% smaller with it before the bounds than without "
         "(benchmarks.learning.strategy first-beam)",
     ),
@@ -229,7 +228,7 @@ _AUTO: Strategy[StageSearch] = (
     Phase(
         "annealing",
         partial(stage_phases.anneal, turn=1),
-        when=(_PIPELINE, _TIMED),
+        when=(_PIPELINE, TIMED),
         because="the last resort has all the time that is left",
     ),
     Phase("annealing", stage_phases.anneal, when=(_MEMORY,), because="where ideals are too many, all else is slices"),
