@@ -4,7 +4,8 @@ All sides solve the same problem with the same seed, in turns within one run, an
 which other work on the machine does not lengthen (other packages' solvers look at the wall clock). A mechanism is left
 out only where it ran. Its verdict is the paired ratio, with it over without it, of the primal-dual integral and of the
 final gap, and the proofs that are lost without it. Run as ``python -m benchmarks.ledger --problem
-stages|placements|training --seconds 1``; rows are kept as they come, and a run that was broken off goes on.
+stages|placements|training|language-models --seconds 1``; rows are kept as they come, and a run that was broken off
+goes on.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import islice
 from typing import Any
 from unittest.mock import patch
@@ -87,7 +89,7 @@ def _noting(earned: Earned) -> Callable[[Sequence[Phase[Any]]], Sequence[Phase[A
     return lambda phases: [noting(phase) for phase in phases]
 
 
-def judge_problem(case: Case, problem: str, seconds: float, only: Sequence[str]) -> dict[str, Any]:
+def judge_problem(problem: str, case: Case, seconds: float, only: Sequence[str]) -> dict[str, Any]:
     """Return what phases earn on a problem, and what is reached with and without each mechanism that ran."""
     earned: Earned = {}
     noting = _noting(earned)
@@ -106,7 +108,8 @@ def judge_problem(case: Case, problem: str, seconds: float, only: Sequence[str])
     earned.clear()
     with _strategy(problem, noting):
         whole = solve(case, problem, seconds)  # last, when everything is compiled
-    return {"earned": earned, "whole": whole, "without": without}
+    named = {"graph": case.graph.name, "ops": case.graph.num_ops}
+    return named | {"earned": earned, "whole": whole, "without": without}
 
 
 def verdicts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -160,7 +163,7 @@ def summary(rows: list[dict[str, Any]], judged: list[dict[str, Any]]) -> list[di
 def main() -> None:
     """Judge, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problem", choices=PORTFOLIO, required=True)
+    parser.add_argument("--problem", choices=(*PORTFOLIO, "language-models"), required=True)
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--count", type=int, default=8, help="problems of each family")
     parser.add_argument("--every", type=int, default=1, help="of those, every so many")
@@ -168,19 +171,28 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[], help="leave these mechanisms out; all")
     chosen = parser.parse_args()
     count_processor_time()
+    families: Mapping[str, Callable[[], Iterator[Any]]]
+    judge: Callable[[Any, float, Sequence[str]], dict[str, Any]]
+    if chosen.problem == "language-models":
+        from benchmarks.families.language_ledger import LANGUAGE_MODELS, judge_language_case
+
+        families, judge = LANGUAGE_MODELS, judge_language_case
+    else:
+        families, judge = PORTFOLIO[chosen.problem], partial(judge_problem, chosen.problem)
     name = f"ledger_{chosen.problem}_{chosen.seconds:g}s"
     kept = RESULTS / f"{name}_{COMMIT}.part"  # one problem a line
     done = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
     rows = list(done)
-    for family in chosen.families or PORTFOLIO[chosen.problem]:
-        for at, case in islice(enumerate(PORTFOLIO[chosen.problem][family]()), 0, chosen.count, chosen.every):
+    for family in chosen.families or families:
+        cases: Iterator[Any] = families[family]()
+        for at, case in islice(enumerate(cases), 0, chosen.count, chosen.every):
             if any((row["family"], row["at"]) == (family, at) for row in done):
                 continue
-            row = {"family": family, "at": at, "graph": case.graph.name, "ops": case.graph.num_ops}
-            rows.append(row | judge_problem(case, chosen.problem, chosen.seconds, chosen.only))
+            row = {"family": family, "at": at} | judge(case, chosen.seconds, chosen.only)
+            rows.append(row)
             with kept.open("a") as file:
-                file.write(json.dumps(rows[-1]) + "\n")
-            print(family, case.graph.name, case.graph.num_ops, rows[-1]["whole"], flush=True)
+                file.write(json.dumps(row) + "\n")
+            print(family, row["graph"], row["ops"], row["whole"], flush=True)
     judged = verdicts(rows)
     table = summary(rows, judged)
     print_table(name, list(table[0]) if table else ["no phase ran"], (row.values() for row in table))

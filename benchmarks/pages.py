@@ -30,6 +30,7 @@ _TITLES = {
     "ledger_stages_6s": "What the bound by convex covers earns: stages, 6 s",
     "ledger_placements_1s": "What each mechanism earns: placements, 1 s",
     "ledger_placements_10s": "What each mechanism earns: placements, 10 s",
+    "ledger_language-models_5s": "What each mechanism earns: language models, 5 s",
     "ledger_training_1s": "What each mechanism earns: training, 1 s",
     "ledger_training_10s": "What each mechanism earns: training, 10 s",
     "before_after_stages_1s": "Two commits: stages, 1 s",

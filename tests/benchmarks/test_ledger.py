@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from benchmarks.families.language_ledger import (
+    LANGUAGE_MODELS,
+    MECHANISMS,
+    LanguageCase,
+    fleet_gap,
+    judge_language_case,
+    serving_gap,
+)
+from benchmarks.families.serving import made_up
 from benchmarks.ledger import _METHODS
 from benchmarks.record import RESULTS
+from rlinit import llm
+from rlinit.hardware import Hardware
 from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 
 PATHS = sorted(RESULTS.glob("ledger_*.json"))
@@ -20,8 +32,8 @@ def test_rows_are_of_phases_that_auto_has(path: Path) -> None:
     """A mechanism that went takes its row with it; starts are named after their heuristics."""
     data = json.loads(path.read_text(encoding="utf-8"))
     problem = data["settings"].get("problem") or path.stem.split("_")[1]
-    names = {phase.name for table in _METHODS[problem] for phase in table["auto"]}
-    names |= {f"start {name}" for name in PLACEMENT_HEURISTICS}
+    names = {phase.name for table in _METHODS.get(problem, ()) for phase in table["auto"]}
+    names |= {f"start {name}" for name in PLACEMENT_HEURISTICS} if problem in _METHODS else set(MECHANISMS)
     assert {row["mechanism"] for row in data["rows"]} <= names
 
 
@@ -42,3 +54,19 @@ def test_phases_quote_recorded_rows() -> None:
     }
     assert quoted
     assert quoted <= stored
+
+
+def test_each_mechanism_of_language_models_runs_and_can_be_left_out() -> None:
+    """What stands in its place takes what it takes, so that a plan without it is one."""
+    model = llm.load({"model_type": "llama", "num_hidden_layers": 4}, prompt=64, output=8)
+    cases = (
+        LanguageCase("fleet", 12, partial(fleet_gap, made_up(3, 12, 3, 8, 2))),
+        LanguageCase("model", 4, partial(serving_gap, model, Hardware.preset("2xl4+2xt4"), None)),
+        next(LANGUAGE_MODELS["parts on any device"]()),
+    )
+    ran: set[str] = set()
+    for case in cases:
+        row = judge_language_case(case, 0.2, ())
+        ran |= set(row["without"])
+        assert all(0 <= side["gap"] <= 1 for side in (row["whole"], *row["without"].values()))
+    assert ran == set(MECHANISMS)

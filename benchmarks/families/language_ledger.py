@@ -1,0 +1,186 @@
+"""Language models for the ledger: problems that no other benchmark has, with and without each mechanism that ran.
+
+No planner of language models tells of its progress, so that all is unknown until it ends: the primal-dual integral is 1
+up to there, and the gap from there to the limit. Fleets and models that are served are searched for as long as the
+limit allows; models whose parts may be on any device end by themselves, at a fixed amount of work at the latest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import product
+from typing import Any, Literal, NamedTuple
+from unittest.mock import patch
+
+import numpy as np
+
+from benchmarks.families.language_models import MODELS
+from benchmarks.families.serving import made_up
+from rlinit import llm
+from rlinit.hardware import Hardware
+from rlinit.llm import throughput
+from rlinit.llm.search.count_search import _Search
+from rlinit.llm.search.counts import Counts
+from rlinit.llm.serving import bounds, layouts
+
+__all__ = ["LANGUAGE_MODELS", "MECHANISMS", "LanguageCase", "fleet_gap", "judge_language_case", "serving_gap"]
+
+LEAST_INTEGRAL, LEAST_GAP = 1e-2, 1e-4
+"""What is below counts as this, as in the rest of the portfolio."""
+
+
+class LanguageCase(NamedTuple):
+    """A problem.
+
+    Parameters
+    ----------
+    name, layers
+        For the rows.
+    gap
+        Takes seconds, plans within them, and gives the gap between 0 and 1.
+    """
+
+    name: str
+    layers: int
+    gap: Callable[[float], float]
+
+
+def _missing(plan: llm.ServingPlan) -> float:
+    """Return the part of the bound that a layout does not serve."""
+    return 1.0 - plan.tokens_per_s / plan.bound if plan.tokens_per_s > 0 else 1.0
+
+
+_SHAPES = (
+    (40, 4, 16, 1), (64, 5, 40, 2), (80, 6, 36, 1), (96, 4, 30, 2), (60, 3, 20, 2), (48, 6, 48, 1), (72, 5, 60, 2),
+    (80, 5, 28, 1),
+)  # fmt: skip
+"""Layers, kinds of machines, machines and networks of fleets."""
+
+
+def fleet_gap(fleet: llm.Fleet, seconds: float) -> float:
+    """Return the part of the bound that no layout found in so many seconds serves."""
+    return _missing(llm.serve(fleet, time_limit_s=seconds))
+
+
+def _fleets() -> Iterator[LanguageCase]:
+    for seed, shape in enumerate(_SHAPES, start=100):
+        yield LanguageCase(f"fleet {seed}", shape[0], partial(fleet_gap, made_up(seed, *shape)))
+
+
+def _model(name: str) -> llm.LanguageModel:
+    config, dtype = MODELS[name]
+    return llm.load(config, prompt=384, output=160, dtype=dtype, name=name)
+
+
+def serving_gap(model: llm.LanguageModel, hardware: Hardware, mix: tuple[()] | None, seconds: float) -> float:
+    """Return the same of a model on some hardware: in tokens a second, or requests where `mix` is empty."""
+    return _missing(throughput.plan_serving(model, hardware, mix=mix, time_limit_s=seconds))
+
+
+def _models_served() -> Iterator[LanguageCase]:
+    """Yield models on machines of several kinds: the tokens that they make a second, and the requests they answer."""
+    machines = ("4xl4+4xt4+2xa100-80g", "8xrtx3090+4xl4", "2xh100+6xl40s")
+    asked: dict[str, tuple[()] | None] = {"tokens": None, "requests": ()}
+    for name, machine, what in product(("qwen2-32b fp16", "llama-70b int4"), machines, asked):
+        model = _model(name)
+        gap = partial(serving_gap, model, Hardware.preset(machine), asked[what])
+        yield LanguageCase(f"{name}, {machine}, {what}", model.architecture.num_layers, gap)
+
+
+def _placed_gap(model: llm.LanguageModel, machine: str, objective: Literal["decode", "prefill"], _: float) -> float:
+    plan = llm.plan(model, machine, objective=objective, granularity="part", contiguous=False)
+    return 1.0 if plan.status == "infeasible" else 1.0 - plan.bound / plan.value
+
+
+def _any_device() -> Iterator[LanguageCase]:
+    """Yield models whose parts may be on any of several unlike devices."""
+    machines = ("rtx4090+2xt4+cpu-128g", "a100-80g+2xl4+cpu-128g", "2xrtx3090+l4+t4+cpu-128g")
+    objectives: tuple[Literal["decode", "prefill"], ...] = ("decode", "prefill")
+    for name, machine, objective in product(("mixtral-8x7b int8", "gemma2-27b fp16"), machines, objectives):
+        model = _model(name)
+        gap = partial(_placed_gap, model, machine, objective)
+        yield LanguageCase(f"{name}, {machine}, {objective}", model.architecture.num_layers, gap)
+
+
+LANGUAGE_MODELS: Mapping[str, Callable[[], Iterator[LanguageCase]]] = {
+    "machines that serve": _fleets,
+    "models served": _models_served,
+    "parts on any device": _any_device,
+}
+"""By name; each yields the same problems in the same order every time."""
+
+MECHANISMS: Mapping[str, tuple[Any, str, Callable[..., Any]]] = {
+    "networks apart": (layouts, "_apart", lambda *_: layouts.Layout({}, 0.0, {})),
+    "networks joined": (layouts, "_joined", lambda _fleet, best, *_: best),
+    "exchanges": (layouts, "_exchanged", lambda _fleet, best, *_: best),
+    "parts side by side": (
+        throughput,
+        "_side_by_side",
+        lambda parts, _latencies: list(parts[0, max(end for _, end in parts)]),
+    ),
+    "bound by prices": (
+        bounds,
+        "priced_bound",
+        lambda _fleet, kinds, other, fine=True: (other, np.full(len(kinds.counts), 1.0 / kinds.counts.sum())),
+    ),
+    "bound by passes": (bounds, "by_passes", lambda _fleet, _kinds, high, _seconds: (high, {})),
+    "facets of packings": (Counts, "facets", lambda *_: []),
+    "rows of connections": (Counts, "connections", lambda *_: []),
+    "reduced costs": (_Search, "_tighten", lambda *_: True),
+}
+"""By name: where it is, and what stands in its place when it is left out."""
+
+
+@contextmanager
+def _noting_calls(earned: dict[str, dict[str, float]]) -> Iterator[None]:
+    """Note the seconds of each mechanism that is called while the body runs."""
+    with ExitStack() as noted:
+        for name, (owner, attribute, _) in MECHANISMS.items():
+            run = getattr(owner, attribute)
+
+            def call(*args: Any, name: str = name, run: Callable[..., Any] = run, **options: Any) -> Any:
+                began = time.process_time()
+                found = run(*args, **options)
+                row = earned.setdefault(name, {"seconds": 0.0})
+                row["seconds"] += time.process_time() - began
+                return found
+
+            noted.enter_context(patch.object(owner, attribute, call))
+        yield
+
+
+def _solved(case: LanguageCase, seconds: float) -> dict[str, float]:
+    """Return the integral, the gap and whether it was proven of one problem."""
+    began = time.process_time()
+    gap = max(LEAST_GAP, case.gap(seconds))
+    unknown = min(1.0, (time.process_time() - began) / seconds)
+    integral = unknown + (1.0 - unknown) * gap
+    return {"integral": max(LEAST_INTEGRAL, integral), "gap": gap, "proven": float(gap <= LEAST_GAP)}
+
+
+def judge_language_case(case: LanguageCase, seconds: float, only: Sequence[str]) -> dict[str, Any]:
+    """Return what is reached on a problem with and without each mechanism that ran, and the seconds these took.
+
+    Parameters
+    ----------
+    case
+        The problem.
+    seconds
+        The limit, and where the integral ends.
+    only
+        Mechanisms to leave out; empty: all.
+    """
+    earned: dict[str, dict[str, float]] = {}
+    with _noting_calls(earned):
+        _solved(case, seconds)  # compiles, and tells what runs
+    without: dict[str, dict[str, float]] = {}
+    for name in [name for name in MECHANISMS if name in earned and (not only or name in only)]:
+        with patch.object(*MECHANISMS[name]):
+            without[name] = _solved(case, seconds)
+    earned.clear()
+    with _noting_calls(earned):
+        whole = _solved(case, seconds)
+    return {"graph": case.name, "ops": case.layers, "earned": earned, "whole": whole, "without": without}
