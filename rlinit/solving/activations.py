@@ -520,12 +520,12 @@ TRAINING_METHODS: dict[str, Strategy[RelaxedSearch]] = {
         Phase(
             "slices",
             _slice_natural,
-            because="the natural order is cut exactly; ledger: 0.17 (0.05 to 0.57) on 6 problems",
+            because="the natural order is cut exactly; ledger: 0.17 (0.05 to 0.56) on 6 problems",
         ),
         Phase(
             "few ideals",
             partial(_solve_training_ideals, name="ideals", most=FEW_IDEALS),
-            because=f"up to {FEW_IDEALS:,} ideals, it proves the optimum in moments; ledger: 0.80 (0.54 to 1.00) on 6 "
+            because=f"up to {FEW_IDEALS:,} ideals, it proves the optimum in moments; ledger: 0.68 (0.47 to 0.89) on 6 "
             "problems",
         ),
         _without(0.4, "where ideals are many, bounds come from it, and orders to cut"),
@@ -546,8 +546,8 @@ INTERLEAVED_METHODS: dict[str, Strategy[RelaxedSearch]] = {
             "cuts",
             _move_cuts,
             0.1,
-            because="chunks of equal work, cuts moved first until all fits, then for the value; ledger: 0.16 (0.13 to "
-            "0.19) on 2 problems",
+            because="chunks of equal work, cuts moved first until all fits, then for the value; ledger: 0.52 (0.47 to "
+            "0.58) on 2 problems",
         ),
         _without(0.1, "one of chunks, whose bounds are bounds here; most of what it finds comes early"),
         _BEST_ORDER,

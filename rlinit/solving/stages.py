@@ -124,7 +124,7 @@ _AUTO: Strategy[StageSearch] = (
         stage_phases.full_program,
         0.4,
         (_PIPELINE, _SMALL),
-        because="small sparse graphs, 10 s: seven more of 14 are proven, gaps are 0.40 (0.10 to 1.00) of those without "
+        because="small sparse graphs, 10 s: six more of 14 are proven, gaps are 0.40 (0.10 to 1.00) of those without "
         "(benchmarks.ledger --problem stages --families 'small sparse graphs' --seconds 10 --only 'full program')",
     ),
     Phase(
@@ -163,7 +163,7 @@ _AUTO: Strategy[StageSearch] = (
         0.15,
         (_PIPELINE, _UNLIKE),
         because="lines of 25 to 75 tasks, 6 s: gaps are 0.35 (0.28 to 0.42) of those without it, in 1 s the same; "
-        "ledger, 6 s: 0.75 (0.62 to 0.88) on 13 problems",
+        "ledger, 6 s: 0.75 (0.63 to 0.90) on 13 problems",
     ),
     Phase(
         "bound intervals",
@@ -193,7 +193,7 @@ _AUTO: Strategy[StageSearch] = (
         stage_phases.anneal,
         0.6,
         (_PIPELINE,),
-        because="wide graphs end 32% closer with annealing than without, parameters that hardly fit 19% "
+        because="wide graphs end 33% closer with annealing than without, parameters that hardly fit 18% "
         "(benchmarks.ledger --problem stages --only annealing)",
     ),
     Phase(
@@ -209,8 +209,8 @@ _AUTO: Strategy[StageSearch] = (
         _bound("intervals"),
         0.8,
         (_PIPELINE, _ALIKE, _TRANSFERS),
-        because="more intervals, below a better value; few devices alike, 10 s: the integral is 0.36 (0.24 to "
-        "0.53) of that without "
+        because="more intervals, below a better value; few devices alike, 10 s: the integral is 0.38 (0.25 to "
+        "0.55) of that without "
         "(benchmarks.ledger --problem stages --families 'few devices alike' --seconds 10 --only 'bound intervals')",
     ),
     Phase(
