@@ -149,8 +149,8 @@ _OPENING: Strategy[PlacementSearch] = (
         "learned agent",
         phases.auto_agent,
         when=(_NO_PLAN, _FREE_AGENT),
-        because="over 1 s the primal integral is 46% smaller, the value 0.8% better, and 76% and 6% where transfers "
-        "exclude each other or block devices; over 0.1 s 19% and 2.1% (benchmarks.learning.strategy latency-agent); "
+        because="over 1 s the primal integral is 48% smaller, the value 1.0% better, and 75% and 6% where transfers "
+        "exclude each other or block devices; over 0.1 s 31% and 2.8% (benchmarks.learning.strategy latency-agent); "
         "ledger: 0.90 (0.83 to 0.95) on 28 problems",
     ),
 )
@@ -164,7 +164,7 @@ _AUTO: Strategy[PlacementSearch] = (
         partial(phases.local_search, moves=phases.FIRST_MOVES),
         0.5,
         (TIMED, _ONE_SHARD),
-        because="over 1 s the primal integral is 14% smaller than with the loads first, which take as long "
+        because="over 1 s the primal integral is 28% smaller than with the loads first, which take as long "
         "(benchmarks.learning.strategy first-search); ledger: 0.95 (0.89 to 1.00) on 25 problems",
     ),
     _LOAD,
