@@ -269,7 +269,7 @@ _START = Phase(
     because="a start, proven best where ideals are few; ledger, 4 s: 0.38 (0.13 to 1.00) on 9 problems",
 )
 _PACK = Phase("simple start", _simple_start, because="where memory or colocated ops leave no contiguous schedule")
-_ANNEAL = Phase("annealing", _anneal, 0.4, because="ledger, 4 s: 0.90 (0.83 to 0.96) on 6 problems")
+_ANNEAL = Phase("annealing", _anneal, 0.4, because="moves, exchanges; ledger, 4 s: 0.90 (0.83 to 0.96) on 6 problems")
 _PROGRAM = Phase("full program", _program, because="the last resort has all the time that is left")
 
 SPLIT_METHODS: dict[str, Strategy[SplitSearch]] = {
