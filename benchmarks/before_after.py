@@ -20,10 +20,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import rlinit
 from benchmarks.learning.protocol import compare
 from benchmarks.portfolio import PORTFOLIO, Case, solve
-from benchmarks.provenance import COMMIT
+from benchmarks.provenance import COMMIT, load_solvers
 from benchmarks.record import RESULTS, count_processor_time, print_table, save
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -133,7 +132,7 @@ def main() -> None:
         answer(*asked)
         return
     other = chosen.other.resolve()
-    rlinit.schedule  # noqa: B018 - loads the sources whose change makes these figures old
+    load_solvers()
     commit = subprocess.run(
         ["git", "-C", str(other), "rev-parse", "HEAD"], check=True, capture_output=True, text=True
     ).stdout.strip()

@@ -3,8 +3,8 @@
 All sides solve the same problem with the same seed, in turns within one run, and limits count seconds of the processor,
 which other work on the machine does not lengthen (other packages' solvers look at the wall clock). A mechanism is left
 out only where it ran. Its verdict is the paired ratio, with it over without it, of the primal-dual integral and of the
-final gap, and the proofs that are lost without it. Run as ``python -m benchmarks.ledger --problem
-stages|placements|training|language-models --seconds 1``; rows are kept as they come, and a run that was broken off
+final gap, and the proofs that are lost without it. Run as ``python -m benchmarks.ledger --problem PROBLEM --seconds 1``
+with stages, placements, training, groups or language-models; rows are kept as they come, and a run that was broken off
 goes on.
 """
 
@@ -22,12 +22,13 @@ from typing import Any
 from unittest.mock import patch
 
 from benchmarks.learning.protocol import compare
-from benchmarks.portfolio import PORTFOLIO, Case, solve
+from benchmarks.portfolio import PORTFOLIO, Case, Earned, Side, judge, solve
 from benchmarks.provenance import COMMIT
 from benchmarks.record import RESULTS, count_processor_time, print_table, save
 from rlinit.budget import Budget
 from rlinit.solving import placement_phases
 from rlinit.solving.activations import ACTIVATION_METHODS, INTERLEAVED_METHODS, TRAINING_METHODS
+from rlinit.solving.groups import GROUP_METHODS
 from rlinit.solving.phases import Phase
 from rlinit.solving.placements import PLACEMENT_METHODS
 from rlinit.solving.splits import SPLIT_METHODS
@@ -37,23 +38,17 @@ _METHODS: dict[str, tuple[dict[str, Any], ...]] = {
     "stages": (STAGE_METHODS, SPLIT_METHODS, ACTIVATION_METHODS),
     "training": (TRAINING_METHODS, INTERLEAVED_METHODS, STAGE_METHODS, SPLIT_METHODS),
     "placements": (PLACEMENT_METHODS,),
+    "groups": (GROUP_METHODS, STAGE_METHODS),
 }
 """Tables of phases: for training, its own and those of what it is without activations."""
 
-Earned = dict[str, dict[str, float]]
-"""By phase: its seconds, what value and bound gained in it relatively, and 1 where it closed the gap."""
 
-
-def _start(name: str) -> Callable[[], AbstractContextManager[object]]:
+def _start(name: str) -> Side:
     return lambda: patch.object(placement_phases, "_STARTS", tuple(s for s in placement_phases._STARTS if s != name))
 
 
-_PARTS: dict[str, dict[str, Callable[[], AbstractContextManager[object]]]] = {
-    "stages": {},
-    "training": {},
-    "placements": {
-        **{f"start {name}": _start(name) for name in placement_phases._STARTS},
-    },
+_PARTS: dict[str, dict[str, Side]] = {
+    "placements": {f"start {name}": _start(name) for name in placement_phases._STARTS},
 }
 """Mechanisms inside the coarse schedule, which are left out wherever it runs."""
 
@@ -68,7 +63,7 @@ def _strategy(problem: str, change: Callable[[Sequence[Phase[Any]]], Sequence[Ph
 
 
 def _noting(earned: Earned) -> Callable[[Sequence[Phase[Any]]], Sequence[Phase[Any]]]:
-    """Return what makes phases note what they earn."""
+    """Return what makes phases note seconds, relative gains of value and bound, and 1 where they close the gap."""
 
     def noting(phase: Phase[Any]) -> Phase[Any]:
         def run(search: Any) -> object:
@@ -91,25 +86,19 @@ def _noting(earned: Earned) -> Callable[[Sequence[Phase[Any]]], Sequence[Phase[A
 
 def judge_problem(problem: str, case: Case, seconds: float, only: Sequence[str]) -> dict[str, Any]:
     """Return what phases earn on a problem, and what is reached with and without each mechanism that ran."""
-    earned: Earned = {}
-    noting = _noting(earned)
-    with _strategy(problem, noting):
-        solve(case, problem, seconds)  # compiles, and tells what runs
-    ran = list(earned)
-    without: dict[str, dict[str, float]] = {}
-    for name in ran:
-        if not only or name in only:
-            with _strategy(problem, lambda phases, name=name: [p for p in phases if p.name != name]):  # type: ignore[misc]
-                without[name] = solve(case, problem, seconds)
-    for name, side in _PARTS[problem].items():
-        if (not only or name in only) and "coarse schedule" in ran:
-            with side():
-                without[name] = solve(case, problem, seconds)
-    earned.clear()
-    with _strategy(problem, noting):
-        whole = solve(case, problem, seconds)  # last, when everything is compiled
-    named = {"graph": case.graph.name, "ops": case.graph.num_ops}
-    return named | {"earned": earned, "whole": whole, "without": without}
+
+    def leave_out(name: str) -> AbstractContextManager[object]:
+        return _strategy(problem, lambda phases: [phase for phase in phases if phase.name != name])
+
+    def sides(ran: Sequence[str]) -> dict[str, Side]:
+        parts = _PARTS.get(problem, {}) if "coarse schedule" in ran else {}
+        return {name: partial(leave_out, name) for name in ran} | parts
+
+    def noting(earned: Earned) -> AbstractContextManager[object]:
+        return _strategy(problem, _noting(earned))
+
+    judged = judge(partial(solve, case, problem, seconds), noting, sides, only)
+    return {"graph": case.graph.name, "ops": case.graph.num_ops} | judged
 
 
 def verdicts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -6,7 +6,9 @@ The families here are drawn for this purpose, and no other benchmark has them; t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from itertools import combinations, product
 from typing import Any
@@ -22,10 +24,19 @@ from rlinit.datasets.published.location import instances_root
 from rlinit.datasets.random.randomly_wired import rwnn
 from rlinit.datasets.zoo import imagenet, llm
 
-__all__ = ["PORTFOLIO", "Case", "solve"]
+__all__ = ["LEAST_GAP", "LEAST_INTEGRAL", "PORTFOLIO", "Case", "Earned", "Reached", "Side", "judge", "solve"]
 
 LEAST_INTEGRAL, LEAST_GAP = 1e-2, 1e-4
 """What is below counts as this: a problem that is closed within a hundredth of the time says nothing."""
+
+Earned = dict[str, dict[str, float]]
+"""By mechanism: what it took and gained."""
+
+Reached = dict[str, float]
+"""The integral, the gap and whether it was proven."""
+
+Side = Callable[[], AbstractContextManager[object]]
+"""Leaves a mechanism out while the body runs."""
 
 Wires = list[tuple[int, int]]
 
@@ -192,6 +203,25 @@ def _loose() -> Iterator[Case]:
         yield Case(imagenet.load(name), rlinit.Hardware.edge_tpus(4), options)
 
 
+def _several_devices() -> Iterator[Case]:
+    """Yield pipelines and training of networks whose stages may have several devices, alike and of two kinds."""
+    groups: dict[str, Any] = {"replicas": "auto", "tensor_parallel": "auto", "microbatches": 64}
+    training: dict[str, Any] = {"training": "1f1b", "recompute": "auto"}
+    for name, machine in product(("inceptionv3", "densenet121", "resnet50"), ("8xt4", "2xa100-80g+2xl4")):
+        for options in (groups, groups | training):
+            yield Case(imagenet.load(name, dtype="fp32"), rlinit.Hardware.preset(machine), options)
+    yield Case(llm.build("gpt3-330m"), rlinit.Hardware.preset("8x8xa100-80g"), groups | training)
+
+
+def _shared_devices() -> Iterator[Case]:
+    """Yield networks on a processor of its own and two pairs of devices on a bus, alike and unlike."""
+    for name, kinds in product(("inceptionv3", "efficientnetb2", "xception"), (("t4", "t4"), ("t4", "l4"))):
+        own = rlinit.Hardware.preset("+".join((*kinds, *kinds)))
+        devices = tuple(replace(device, shares=f"bus{i // 2}") for i, device in enumerate(own.devices))
+        sharing = {"bus0": (1.0, 1.6), "bus1": (1.0, 1.6)}
+        yield Case(imagenet.load(name), replace(own, devices=devices, sharing=sharing))
+
+
 def _throughput() -> Iterator[Case]:
     """Yield several inputs on a processor and two GPUs."""
     for seed, inputs in product(range(3), (4, 16)):
@@ -246,11 +276,12 @@ PORTFOLIO: Mapping[str, Mapping[str, Family]] = {
         "several inputs": _throughput,
     },
     "training": {"training": _training},
+    "groups": {"stages of several devices": _several_devices, "devices that share": _shared_devices},
 }
 """By kind of problem and by name; each yields the same problems in the same order every time."""
 
 
-def solve(case: Case, problem: str, seconds: float) -> dict[str, float]:
+def solve(case: Case, problem: str, seconds: float) -> Reached:
     """Return the integral, the gap and whether it was proven of one problem; failures count as no plan."""
     options: dict[str, Any] = {"objective": "latency" if problem == "placements" else "pipeline"} | dict(case.options)
     plan = rlinit.schedule(case.graph, case.hardware, time_limit_s=seconds, **options)
@@ -264,3 +295,36 @@ def solve(case: Case, problem: str, seconds: float) -> dict[str, float]:
         "gap": max(LEAST_GAP, min(1.0, gap)),
         "proven": float(plan.status in ("optimal", "infeasible")),
     }
+
+
+def judge(
+    solved: Callable[[], Reached],
+    noting: Callable[[Earned], AbstractContextManager[object]],
+    sides: Callable[[Sequence[str]], Mapping[str, Side]],
+    only: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Return what mechanisms earn on a problem, and what is reached with all of them and without each.
+
+    Parameters
+    ----------
+    solved
+        Solves the problem.
+    noting
+        Makes mechanisms note what they earn while the body runs.
+    sides
+        Gives the mechanisms to leave out by name, from the names of those that ran.
+    only
+        Of these; empty: all.
+    """
+    earned: Earned = {}
+    with noting(earned):
+        solved()  # compiles, and tells what runs
+    without: dict[str, Reached] = {}
+    for name, side in sides(list(earned)).items():
+        if not only or name in only:
+            with side():
+                without[name] = solved()
+    earned.clear()
+    with noting(earned):
+        whole = solved()  # last, when everything is compiled
+    return {"earned": earned, "whole": whole, "without": without}

@@ -19,9 +19,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rlinit import solving
 from rlinit.train.core.machine_info import machine
 
-__all__ = ["COMMIT", "commits_behind", "is_shown", "is_stale", "provenance"]
+__all__ = ["COMMIT", "commits_behind", "is_shown", "is_stale", "load_solvers", "provenance"]
 
 _HERE = Path(__file__).resolve().parent
 _ROOT = _HERE.parent
@@ -126,6 +127,12 @@ def commits_behind(data: Mapping[str, Any]) -> int | None:
         return 0
     count = _git("rev-list", "--count", f"{data['commit']}..HEAD", "--", *map(str, _paths(data["sources"])))
     return None if count is None else max(1, int(count))  # changes that are not committed yet are one
+
+
+def load_solvers() -> None:
+    """Load all that solves, so that its sources are recorded where other processes did the solving."""
+    for name in solving.__all__:
+        getattr(solving, name)
 
 
 def _loaded_sources() -> dict[str, str]:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 
+from benchmarks.provenance import load_solvers
 from benchmarks.record import print_table, save, take_no_options
 
 STATEMENTS = {
@@ -73,6 +74,7 @@ def main() -> None:
     columns = ["first schedule", "all", "compiled functions"]
     cells = [[objective, *(round(row[column], 1) for column in columns)] for objective, row in plans.items()]
     print_table("processor seconds of a first plan, nothing compiled", ["objective", *columns], cells)
+    load_solvers()
     save("startup", {"imports": rows, "first plans": plans})
 
 

@@ -19,6 +19,8 @@ import numpy as np
 
 from benchmarks.families.language_models import MODELS
 from benchmarks.families.serving import made_up
+from benchmarks.learning.protocol import primal_dual_integral
+from benchmarks.portfolio import LEAST_GAP, LEAST_INTEGRAL, Earned, Reached, Side, judge
 from rlinit import llm
 from rlinit.hardware import Hardware
 from rlinit.llm import throughput
@@ -27,9 +29,6 @@ from rlinit.llm.search.counts import Counts
 from rlinit.llm.serving import bounds, layouts
 
 __all__ = ["LANGUAGE_MODELS", "MECHANISMS", "LanguageCase", "fleet_gap", "judge_language_case", "serving_gap"]
-
-LEAST_INTEGRAL, LEAST_GAP = 1e-2, 1e-4
-"""What is below counts as this, as in the rest of the portfolio."""
 
 
 class LanguageCase(NamedTuple):
@@ -135,7 +134,7 @@ MECHANISMS: Mapping[str, tuple[Any, str, Callable[..., Any]]] = {
 
 
 @contextmanager
-def _noting_calls(earned: dict[str, dict[str, float]]) -> Iterator[None]:
+def _noting_calls(earned: Earned) -> Iterator[None]:
     """Note the seconds of each mechanism that is called while the body runs."""
     with ExitStack() as noted:
         for name, (owner, attribute, _) in MECHANISMS.items():
@@ -152,12 +151,11 @@ def _noting_calls(earned: dict[str, dict[str, float]]) -> Iterator[None]:
         yield
 
 
-def _solved(case: LanguageCase, seconds: float) -> dict[str, float]:
+def _solved(case: LanguageCase, seconds: float) -> Reached:
     """Return the integral, the gap and whether it was proven of one problem."""
     began = time.process_time()
     gap = max(LEAST_GAP, case.gap(seconds))
-    unknown = min(1.0, (time.process_time() - began) / seconds)
-    integral = unknown + (1.0 - unknown) * gap
+    integral = primal_dual_integral([(time.process_time() - began, 1.0, 1.0 - gap)], seconds)
     return {"integral": max(LEAST_INTEGRAL, integral), "gap": gap, "proven": float(gap <= LEAST_GAP)}
 
 
@@ -173,14 +171,8 @@ def judge_language_case(case: LanguageCase, seconds: float, only: Sequence[str])
     only
         Mechanisms to leave out; empty: all.
     """
-    earned: dict[str, dict[str, float]] = {}
-    with _noting_calls(earned):
-        _solved(case, seconds)  # compiles, and tells what runs
-    without: dict[str, dict[str, float]] = {}
-    for name in [name for name in MECHANISMS if name in earned and (not only or name in only)]:
-        with patch.object(*MECHANISMS[name]):
-            without[name] = _solved(case, seconds)
-    earned.clear()
-    with _noting_calls(earned):
-        whole = _solved(case, seconds)
-    return {"graph": case.name, "ops": case.layers, "earned": earned, "whole": whole, "without": without}
+
+    def sides(ran: Sequence[str]) -> dict[str, Side]:
+        return {name: partial(patch.object, *MECHANISMS[name]) for name in MECHANISMS if name in ran}
+
+    return {"graph": case.name, "ops": case.layers} | judge(partial(_solved, case, seconds), _noting_calls, sides, only)

@@ -266,14 +266,17 @@ def _node_order(problem: StageActivations, place: IntArray) -> IntArray:
 
 
 _ALONE = Phase("bound op with its tensors", _bound_alone, because="linear time; decides where one op overflows a cache")
+_PEAKS = Phase("slices with peaks", _slice, because="orders cut with their peaks, ops of a stage in their best order")
 _PRICED_IDEALS = Phase("ideals with peaks", _solve_ideals, because="exact, where the graph has few")
 
 ACTIVATION_METHODS: dict[str, Strategy[RelaxedSearch]] = {
     "auto": (
-        _without(0.6, "its cache is smaller by what each stage needs at least: bounds hold, schedules are priced anew"),
+        _without(0.1, "its cache is smaller by what each stage needs at least: bounds hold, schedules are priced anew"),
         _ALONE,
-        Phase("slices with peaks", _slice, because="orders cut with their peaks, ops of a stage in their best order"),
+        _PEAKS,
         _PRICED_IDEALS,
+        _without(0.8, "with more time, bounds and orders may be better", TIMED),
+        _PEAKS,
     )
 }
 """Phases around those of any method, which solves the relaxation."""

@@ -124,7 +124,6 @@ def _why(search: GroupsSearch, ideals: Ideals) -> str:
 def _runs(search: GroupsSearch) -> None:
     with search.incumbent.in_phase("runs of an order"):
         problem = search.incumbent.problem
-        search.incumbent.raise_bound((area_bound(problem),), "area")
         if ideals_of(problem, search.incumbent.budget, problem.num_nodes + 1) is not None:
             return  # a chain: its runs are all there are
         natural, deep = problem.structure.order, depth_first(problem)
@@ -146,10 +145,16 @@ def _all(search: GroupsSearch) -> None:
             _solve(search, ideals, "ideals", all_ideals=True)
 
 
-_STRATEGY: Strategy[GroupsSearch] = (
-    Phase("runs of an order", _runs, 0.3, because="milliseconds; leaves the ideals a plan to beat and a bound"),
-    Phase("ideals", _all, because="exact: BERT of 32 layers on 512 devices is proven (benchmarks.papers.piper)"),
-)
+_IDEALS = Phase("ideals", _all, because="exact: BERT of 32 layers on 512 devices is proven (benchmarks.papers.piper)")
+
+GROUP_METHODS: dict[str, Strategy[GroupsSearch]] = {
+    "auto": (
+        Phase("runs of an order", _runs, 0.3, because="milliseconds; leaves the ideals a plan to beat and a bound"),
+        _IDEALS,
+    ),
+    "ideals": (_IDEALS,),
+}
+"""Phases by method, and by bound."""
 
 
 def group_baselines(search: GroupsSearch) -> list[Baseline[GroupedStages]]:
@@ -323,14 +328,15 @@ def group_form(request: Request) -> Form[GroupsSearch]:
     rules = rules_of(request)
     lowered = lower_groups(graph, hardware, rules)
     incumbent = Incumbent(lowered.problem, group_value, request.budget, options.gap, request.progress)
+    incumbent.raise_bound((area_bound(lowered.problem),), "area")
     incumbent.notes += [str(said) for said in _note(graph).get("replicated", ())]
     return Form(
         GroupsSearch(incumbent, options),
         "",
-        lambda search: _STRATEGY if search.options.method == "auto" else _STRATEGY[1:],
+        lambda search: GROUP_METHODS[search.options.method],
         lambda known: group_parts(known.assignment, lowered, rules, graph, hardware),
         group_baselines,
     )
 
 
-GROUPS = Kind(group_form, ("auto", "ideals"), (), "stages", lambda: {"auto": _STRATEGY, "ideals": _STRATEGY[1:]})
+GROUPS = Kind(group_form, tuple(GROUP_METHODS), (), "stages", lambda: GROUP_METHODS)

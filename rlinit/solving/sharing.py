@@ -179,22 +179,24 @@ def _schedule_shared(request: Request) -> Plan:
     kept = {name: one for name, one in found.baselines.items() if name != BEST_DEVICE}
     if BEST_DEVICE in found.baselines and single < math.inf:
         kept = {BEST_DEVICE: single, **kept}
-    return _proven(found, (proven,), found.bound_source if proven > 0.0 else "", trusted, kept)
+    source = found.bound_source if proven > 0.0 else ""
+    return _proven(found, HistoryEntry(budget.elapsed_s, found.values, (proven,), found.method), source, trusted, kept)
 
 
 def _proven(
-    found: Plan, bounds: Value, source: str, trusted: Collection[str], baselines: Mapping[str, float | None]
+    found: Plan, last: HistoryEntry, source: str, trusted: Collection[str], baselines: Mapping[str, float | None]
 ) -> Plan:
-    """Return the best plan of all cases with what they prove together; bounds in its history are of its own case."""
-    assert found.values is not None
+    """Return the best plan of all cases with what they prove together, which its history has at the end alone."""
+    assert last.bounds is not None
+    history = [dataclasses.replace(entry, bounds=None) for entry in found.history]
     said = {key: one for key, one in found.provenance.items() if key != "trusted"}
     return dataclasses.replace(
         found,
-        bounds=bounds,
+        bounds=last.bounds,
         bound_source=source,
-        status="optimal" if is_closed(found.values, bounds) else "feasible",
+        status="optimal" if is_closed(found.values, last.bounds) else "feasible",
         provenance=said | ({"trusted": ", ".join(sorted(trusted))} if trusted else {}),
-        history=tuple(dataclasses.replace(entry, bounds=None) for entry in found.history),
+        history=(*history, last),
         baselines=baselines,
     )
 
@@ -339,7 +341,8 @@ def _schedule_tied(request: Request) -> Plan:
     told = [_truly(plan, together, request) for plan, together in plans if plan.assignment is not None]
     found = min((plan for plan in told if plan.values), key=lambda plan: plan.values or (), default=None)
     return _renamed(
-        _nothing(bounding) if found is None else _joint(found, bounding, [one for one, _ in plans]), request
+        _nothing(bounding) if found is None else _joint(found, bounding, [one for one, _ in plans], request.budget),
+        request,
     )
 
 
@@ -448,7 +451,7 @@ def _may_fill(request: Request) -> bool:
 # -- what the cases prove together ---------------------------------------------------------------------------------
 
 
-def _joint(found: Plan, bounding: Sequence[Plan], plans: Sequence[Plan]) -> Plan:
+def _joint(found: Plan, bounding: Sequence[Plan], plans: Sequence[Plan], budget: Budget) -> Plan:
     """Return the best plan with what the cases prove of the problem, and the best of their baselines."""
     assert found.values is not None
     bounds = _least_bounds(found.values, bounding)
@@ -458,7 +461,8 @@ def _joint(found: Plan, bounding: Sequence[Plan], plans: Sequence[Plan]) -> Plan
             known = single.get(name)
             single[name] = known if value is None else value if known is None else min(known, value)
     source = found.bound_source or next((one.bound_source for one in bounding if one.bound_source), "")
-    return _proven(found, bounds, source, {name for plan in bounding for name in plan.trusted}, single)
+    last = HistoryEntry(budget.elapsed_s, found.values, bounds, found.method)
+    return _proven(found, last, source, {name for plan in bounding for name in plan.trusted}, single)
 
 
 def _least_bounds(values: tuple[float, ...], bounding: Sequence[Plan]) -> tuple[float, ...]:

@@ -256,11 +256,11 @@ _CONTIGUOUS: Strategy[StageSearch] = (
 """What makes the contiguous start."""
 
 
-def _bound_phase(name: str, share: float, because: str) -> Phase[SplitSearch]:
+def _bound_phase(name: str, share: float = 1.0, *, because: str = "") -> Phase[SplitSearch]:
     return Phase(f"bound {name}", partial(_bound, name=name), share, because=because)
 
 
-_SIMPLE = _bound_phase("simple", 1.0, "linear time; closes the gap where one op or the total decides")
+_SIMPLE = _bound_phase("simple", because="linear time; closes the gap where one op or the total decides")
 _START = Phase(
     "contiguous stages",
     _contiguous_start,
@@ -277,9 +277,9 @@ SPLIT_METHODS: dict[str, Strategy[SplitSearch]] = {
         _SIMPLE,
         _START,
         _PACK,
-        _bound_phase("anchored-cut", 0.2, "the cheapest set around each op: decides where transfers do"),
+        _bound_phase("anchored-cut", 0.2, because="the cheapest set around each op: decides where transfers do"),
         _ANNEAL,
-        _bound_phase("spectral", 0.3, "balance, and the transfers that no partition avoids"),
+        _bound_phase("spectral", 0.3, because="balance, and the transfers that no partition avoids"),
         _PROGRAM,
     ),
     "anneal": (_SIMPLE, _START, _PACK, replace(_ANNEAL, share=1.0)),
@@ -287,7 +287,7 @@ SPLIT_METHODS: dict[str, Strategy[SplitSearch]] = {
 }
 """Phases by method."""
 
-_BOUNDING = {name: (_bound_phase(name, 1.0, ""),) for name in SPLIT_BOUNDS}
+_BOUNDING = {name: (_bound_phase(name),) for name in SPLIT_BOUNDS}
 
 SPLIT_BOUNDING: Mapping[str, Strategy[SplitSearch]] = {
     "auto": tuple(phase for strategy in _BOUNDING.values() for phase in strategy),

@@ -29,8 +29,9 @@ from rlinit.stages.states import StageStates
 LABEL_CAP = 60_000_000
 """Most labels (states times ideals) to keep; 13 bytes each."""
 
-FIRST_EXCESS, GROWTH = 0.004, 2.0
-"""The first threshold is this much above the lower bound, and the excess grows by this factor."""
+FIRST_EXCESS, GROWTH = 0.03, 2.0
+"""The first threshold is this much above the lower bound, as one just above it costs as much; the excess grows by this
+factor."""
 
 _CHUNK = 10_000_000
 """Pairs of ideals between looks at the budget: some 50 ms of compiled work."""
