@@ -24,7 +24,6 @@ from benchmarks.portfolio import LEAST_GAP, LEAST_INTEGRAL, Earned, Reached, Sid
 from rlinit import llm
 from rlinit.hardware import Hardware
 from rlinit.llm import throughput
-from rlinit.llm.search.count_search import _Search
 from rlinit.llm.search.counts import Counts
 from rlinit.llm.serving import bounds, layouts
 
@@ -114,7 +113,6 @@ LANGUAGE_MODELS: Mapping[str, Callable[[], Iterator[LanguageCase]]] = {
 MECHANISMS: Mapping[str, tuple[Any, str, Callable[..., Any]]] = {
     "networks apart": (layouts, "_apart", lambda *_: layouts.Layout({}, 0.0, {})),
     "networks joined": (layouts, "_joined", lambda _fleet, best, *_: best),
-    "exchanges": (layouts, "_exchanged", lambda _fleet, best, *_: best),
     "parts side by side": (
         throughput,
         "_side_by_side",
@@ -128,7 +126,6 @@ MECHANISMS: Mapping[str, tuple[Any, str, Callable[..., Any]]] = {
     "bound by passes": (bounds, "by_passes", lambda _fleet, _kinds, high, _seconds: (high, {})),
     "facets of packings": (Counts, "facets", lambda *_: []),
     "rows of connections": (Counts, "connections", lambda *_: []),
-    "reduced costs": (_Search, "_tighten", lambda *_: True),
 }
 """By name: where it is, and what stands in its place when it is left out."""
 

@@ -6,8 +6,7 @@ For multipliers y of the rows least <= A v <= limit of a program with low <= v <
 
 for every v that satisfies them, the minima over low_j <= v_j <= high_j, and so for the counts of every walk that fits.
 SoPlex proposes y; the right-hand side is computed here, and what rounding may have added to it is taken off, so that it
-holds whatever the solver's tolerances. With costs of 0 and a right-hand side above 0, nothing satisfies the rows. Each
-step of a column from the end of its bounds costs its reduced cost more, so that steps above the best walk are cut off.
+holds whatever the solver's tolerances. With costs of 0 and a right-hand side above 0, nothing satisfies the rows.
 
 A node is split by the first of these that SoPlex's point leaves open: where a unit is that is alone of its kind;
 whether a buffer or a station is used; how many units of a slot are on a set of stations; whether a slot is on a
@@ -140,11 +139,9 @@ class _Search:
         """Raise a node's bound, with rows that its points violate; return two nodes that hold its walks."""
         point, last = None, -np.inf
         for _ in range(_ROUNDS):
-            bound, reduced, point = self.relaxation.solve(node.low, node.high)
+            bound, point = self.relaxation.solve(node.low, node.high)
             node.bound = max(node.bound, bound)
             if node.bound >= self._target():
-                return []
-            if not self._tighten(node, bound, reduced):
                 return []
             if point is None:
                 break
@@ -154,18 +151,6 @@ class _Search:
             last = bound
             self.relaxation.add(rows)
         return self._split(node, point)
-
-    def _tighten(self, node: _Node, bound: float, reduced: FloatArray) -> bool:
-        """Cut off steps of columns that lead above the best walk; False, and its cost as bound, where none are left."""
-        room = (self._target() - bound) * (1 + ROUNDING)
-        if np.isfinite(room):
-            steps = np.floor(np.minimum(room / np.maximum(np.abs(reduced), 1e-300), 1e15))
-            node.high = np.where(reduced > 0, np.minimum(node.high, node.low + steps), node.high)
-            node.low = np.where(reduced < 0, np.maximum(node.low, node.high - steps), node.low)
-            if (node.low > node.high).any():
-                node.bound = max(node.bound, self._target())
-                return False
-        return True
 
     def _split(self, node: _Node, point: FloatArray | None) -> list[_Node]:
         """Return the nodes on both sides of a column; none where the walks of a node are settled."""
@@ -235,8 +220,8 @@ class _Relaxation:
             [max(row.least, -most) for row in rows], [min(row.limit, most) for row in rows],
         )  # fmt: skip
 
-    def solve(self, low: FloatArray, high: FloatArray) -> tuple[float, FloatArray, FloatArray | None]:
-        """Return a proven bound, reduced costs, and a point, None where there is none.
+    def solve(self, low: FloatArray, high: FloatArray) -> tuple[float, FloatArray | None]:
+        """Return a proven bound, and a point, None where there is none.
 
         Parameters
         ----------
@@ -249,14 +234,14 @@ class _Relaxation:
         self._lp.solve()
         self.work += len(self.cost) * (_LEAST_PIVOTS + self._lp.getNIterations())
         if self._lp.isOptimal():
-            return *self._proven(np.array(self._lp.getDual()), self.cost), np.array(self._lp.getPrimal())
+            return self._proven(np.array(self._lp.getDual()), self.cost), np.array(self._lp.getPrimal())
         ray = self._lp.getDualRay()
-        if ray is not None and self._proven(np.array(ray), 0.0 * self.cost)[0] > 0.0:
-            return np.inf, self.cost, None
-        return -np.inf, self.cost, None
+        if ray is not None and self._proven(np.array(ray), 0.0 * self.cost) > 0.0:
+            return np.inf, None
+        return -np.inf, None
 
-    def _proven(self, multipliers: FloatArray, cost: FloatArray) -> tuple[float, FloatArray]:
-        """Return what weak duality proves with any multipliers, less rounding, and the reduced costs."""
+    def _proven(self, multipliers: FloatArray, cost: FloatArray) -> float:
+        """Return what weak duality proves with any multipliers, less rounding."""
         side = np.where(multipliers > 0, self._least, self._limit)
         y = np.where(np.isfinite(side), multipliers, 0.0)
         constants = y * np.where(np.isfinite(side), side, 0.0)
@@ -264,4 +249,4 @@ class _Relaxation:
         terms = np.abs(cost) + np.abs(y) @ self._sizes
         steps = len(y) + len(cost) + 10  # that any number goes through
         rounding = _EPSILON * steps * (np.abs(constants).sum() + float(terms @ self.high))
-        return float(constants.sum() + np.minimum(reduced * self.low, reduced * self.high).sum() - rounding), reduced
+        return float(constants.sum() + np.minimum(reduced * self.low, reduced * self.high).sum() - rounding)

@@ -79,12 +79,6 @@ _BITS = 30
 _FINE_BITS, _FINER = 25, 7
 """Of the largest flow, or finer units are taken; how often at most."""
 
-_TRIES = 2000
-"""Layouts that are tried at most after the sweeps."""
-
-_ENOUGH, _EXCHANGES = 0.6, 0.6
-"""Probability that no more devices change than so far, and that two exchange spans rather than one taking another."""
-
 
 class Layout(NamedTuple):
     """Spans, the largest flow of them, and what it sends over each link."""
@@ -329,10 +323,7 @@ def search(
     bound, prices = best_bound(fleet, kinds, fine=fine)
     _compile()
     rng, budget = np.random.default_rng(seed), Budget(time_limit_s)
-    best = _searched(fleet, kinds, prices, bound.tokens_per_s, budget, rng, measure)
-    if flow_of or len(np.unique(_pair_rates(fleet))) > 2:
-        best = _exchanged(fleet, best, bound.tokens_per_s, budget, rng, measure)
-    return best, bound
+    return _searched(fleet, kinds, prices, bound.tokens_per_s, budget, rng, measure), bound
 
 
 @cache
@@ -571,24 +562,3 @@ def _crossing(fleet: Fleet, unit: float) -> IntArray:
             block = rates[np.ix_(networks == a, networks == b)]
             found[a, b] = min(_STEPS, int(np.nanmedian(block) / unit)) if block.size > 1 or a != b else 0
     return found
-
-
-def _exchanged(
-    fleet: Fleet, best: Layout, bound: float, budget: Budget, rng: np.random.Generator, flow_of: FlowOf
-) -> Layout:
-    """Return a layout after devices exchanged spans or took others, as long as the flow does not fall."""
-    for _ in range(_TRIES):
-        if budget.expired or best.value >= bound * (1 - _CLOSE):
-            break
-        spans = dict(best.spans)
-        for _ in range(int(rng.geometric(_ENOUGH))):
-            one, two = (fleet.devices[at] for at in rng.integers(len(fleet.devices), size=2))
-            if rng.random() < _EXCHANGES:
-                held = spans.pop(one, None), spans.pop(two, None)
-                spans |= {name: span for name, span in zip((two, one), held, strict=True) if span is not None}
-            else:
-                start, end = sorted(rng.choice(fleet.layers + 1, 2, replace=False).tolist())
-                spans[one] = start, end
-        if all(fleet.rate(fleet.devices.index(name), *span) > 0 for name, span in spans.items()):
-            best = max(Layout(spans, *flow_of(spans)), best, key=_value)
-    return best
