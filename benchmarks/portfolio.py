@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from itertools import combinations, product
+from itertools import combinations, islice, product
 from typing import Any
 
 import numpy as np
@@ -192,15 +192,17 @@ def _bound_memory() -> Iterator[Case]:
 
 
 def _activations() -> Iterator[Case]:
-    for name, k in product(("inceptionv3", "efficientnetb2"), (4, 6)):
+    for name, k in product(("inceptionv3", "efficientnetb2", "resnet50", "xception"), (4, 6)):
         yield Case(imagenet.load(name), rlinit.Hardware.edge_tpus(k), {"activations": True})
 
 
 def _loose() -> Iterator[Case]:
-    """Yield pipelines whose devices run two chunks, or any ops."""
+    """Yield pipelines whose devices run two chunks, or any ops: of networks, and of small sparse graphs."""
     rules: tuple[dict[str, Any], ...] = ({"chunks": 2}, {"chunks": 2, "chunk_order": "free"}, {"contiguous": False})
     for name, options in product(("resnet50", "inceptionv3", "densenet121"), rules):
         yield Case(imagenet.load(name), rlinit.Hardware.edge_tpus(4), options)
+    for case, options in product(islice(_sparse(), 3), (rules[0], rules[2])):
+        yield Case(case.graph, case.hardware, options)
 
 
 def _several_devices() -> Iterator[Case]:

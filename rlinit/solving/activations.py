@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray, inverse_of
+from rlinit.arrays import IntArray, inverse_of
 from rlinit.budget import Budget
 from rlinit.comparison.baselines import cut_order
 from rlinit.comparison.stages import stage_baselines
@@ -213,18 +213,6 @@ def _bounds_only(progress: Progress | None) -> Progress | None:
     return tell
 
 
-def _bound_alone(search: RelaxedSearch) -> None:
-    """Raise the bound: the stage of any node holds at least its parameters and tensors, and does its work."""
-    problem: StageActivations = search.incumbent.problem
-    base = problem.problem
-    over = np.maximum(base.param_bytes + problem.floor_bytes - base.cache_bytes[:, None], 0.0)
-    rate = base.overflow_s_per_byte[:, None]
-    with np.errstate(invalid="ignore"):
-        seconds: FloatArray = base.work_s + np.where(over > 0, over * rate, 0.0)
-    seconds[~(base.class_count > 0)] = np.inf
-    search.incumbent.raise_bound((float(seconds.min(axis=0).max()) * (1.0 - 1e-9),), "op with its tensors")
-
-
 def _slice(search: RelaxedSearch) -> None:
     """Slice the natural order and those of the best schedule, as long as that helps."""
     incumbent = search.incumbent
@@ -265,14 +253,12 @@ def _node_order(problem: StageActivations, place: IntArray) -> IntArray:
     return kahn(priority, base.succ_indptr, base.succ, base.pred_indptr)
 
 
-_ALONE = Phase("bound op with its tensors", _bound_alone, because="linear time; decides where one op overflows a cache")
 _PEAKS = Phase("slices with peaks", _slice, because="orders cut with their peaks, ops of a stage in their best order")
 _PRICED_IDEALS = Phase("ideals with peaks", _solve_ideals, because="exact, where the graph has few")
 
 ACTIVATION_METHODS: dict[str, Strategy[RelaxedSearch]] = {
     "auto": (
         _without(0.1, "its cache is smaller by what each stage needs at least: bounds hold, schedules are priced anew"),
-        _ALONE,
         _PEAKS,
         _PRICED_IDEALS,
         _without(0.8, "with more time, bounds and orders may be better", TIMED),
@@ -570,9 +556,7 @@ def _kind(
 
 ACTIVATIONS = _kind(
     activation_form,
-    lambda: _bounding(
-        bounding_phases("pipeline"), {"op with its tensors": _ALONE, "ideals with peaks": _PRICED_IDEALS}
-    ),
+    lambda: _bounding(bounding_phases("pipeline"), {"ideals with peaks": _PRICED_IDEALS}),
 )
 TRAINING = _kind(training_form, lambda: _bounding(bounding_phases("pipeline"), {"ideals": _ALL_IDEALS}))
 INTERLEAVED = _kind(training_form, lambda: _bounding(SPLIT_BOUNDING, {}))
