@@ -192,7 +192,7 @@ def _bound_memory() -> Iterator[Case]:
 
 
 def _activations() -> Iterator[Case]:
-    for name, k in product(("inceptionv3", "efficientnetb2", "resnet50", "xception"), (4, 6)):
+    for k, name in product((4, 6), ("inceptionv3", "resnet50", "xception", "efficientnetb2")):
         yield Case(imagenet.load(name), rlinit.Hardware.edge_tpus(k), {"activations": True})
 
 
