@@ -34,6 +34,7 @@ _SMALLEST = 1.0 / LARGEST
 """Smallest capacity or rate."""
 
 _MIB = float(2**20)
+"""Bytes."""
 
 
 @dataclass(frozen=True, slots=True)

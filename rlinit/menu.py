@@ -18,6 +18,7 @@ from rlinit.limits import MAX_DEVICES, check_name, check_number, closest
 __all__ = ["Menu", "Variant"]
 
 _FORMAT, _VERSION = "rlinit-menu", 1
+"""What a file says of itself."""
 
 
 @dataclass(frozen=True, slots=True)

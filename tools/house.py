@@ -41,6 +41,12 @@ FUNCTION_LINES, LONG_FUNCTION_LINES, MAX_PARAMETERS = 60, 100, 12
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
+_OF_NUMBERS = (
+    ast.Constant, ast.Tuple, ast.UnaryOp, ast.BinOp, ast.operator, ast.unaryop, ast.Load, ast.Call, ast.Name,
+    ast.Attribute,
+)  # fmt: skip
+"""What numbers are written with: signs, powers, tuples and casts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Module:
@@ -202,6 +208,22 @@ def code_lines(module: Module) -> int:
     return len(lines)
 
 
+def numbers(module: Module) -> Iterator[tuple[str, int, bool]]:
+    """Yield the statements that name numbers: where, how many names, and whether a unit or reason stands by them."""
+    lines = module.text.splitlines()
+    for node, after in pairwise([*module.tree.body, ast.Pass()]):
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+            continue
+        parts = [part for part in ast.walk(node.value) if not isinstance(part, _OF_NUMBERS)]
+        found = [part for part in ast.walk(node.value) if isinstance(part, ast.Constant)]
+        if parts or not found or any(type(part.value) not in (int, float) for part in found):
+            continue
+        said = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+        said |= any("#" in line for line in lines[max(0, node.lineno - 2) : node.end_lineno])
+        target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+        yield f"{module.name}:{node.lineno}", len(getattr(target, "elts", [target])), said
+
+
 def has_section(node: ast.AST, section: str) -> bool:
     """Return whether a docstring has a section of numpydoc."""
     text = ast.get_docstring(node) if isinstance(node, Definition | ast.ClassDef | ast.Module) else None
@@ -312,6 +334,7 @@ def figures() -> list[Figure]:
         if (f.is_public and raises(f.node) and not has_section(f.node, "Raises"))
         or (f.node.name == "__post_init__" and raises(f.node) and f.owner and not has_section(f.owner, "Raises"))
     ]
+    constants = [constant for module in known.values() for constant in numbers(module)]
     ways, pairs = walked()
     rising = climbs(pairs, known, graph)
     loops = tuple(str(graph.edges[edge]["example"]) for knot in knots for edge in graph.subgraph(knot).edges)
@@ -335,6 +358,13 @@ def figures() -> list[Figure]:
             room=0.02,
         ),
         Figure("raise_without_raises_section", len(unsaid), "0", tuple(_at(f) for f in unsaid)),
+        Figure("numeric_constants", sum(count for _, count, _ in constants), "500"),
+        Figure(
+            "constants_without_a_reason",
+            sum(not said for *_, said in constants),
+            "0",
+            tuple(at for at, _, said in constants if not said),
+        ),
     ]
 
 

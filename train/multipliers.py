@@ -25,9 +25,12 @@ PLAIN = FlowStart(30.0, -3.0, -3.0, -2.0, 0.0, 3.0, 10.0, 0.1, 0.3, 30.0, 30.0, 
 """Multipliers and steps set by hand, with which training begins."""
 
 _FIRST_SEED = 3_000_000
+"""Of problems to train on, which no benchmark has."""
 _SIZES = (60, 120, 250, 500)
+"""Ops of these problems."""
 _NAMES = tuple(field.name for field in fields(FlowStart))
 _WORTHLESS = 1e-3
+"""Part of a bound of windows alone with which the ascent begins in training."""
 
 _SCALED = 6
 """The last so many fields are positive and searched by their logarithms, as is the first."""

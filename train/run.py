@@ -19,6 +19,7 @@ from rlinit.train.core.config import parse
 from rlinit.train.tasks.protocol import task_class
 
 EXIT_INPUT, EXIT_FAILED, EXIT_STOPPED = 2, 3, 130
+"""Exit codes: input that is refused, what failed otherwise, and Ctrl-C as in shells."""
 
 
 def main(arguments: list[str] | None = None) -> int:

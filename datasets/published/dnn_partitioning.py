@@ -28,6 +28,7 @@ CPU = "cpu"
 """Kind of a CPU core."""
 
 _MS = 1000.0
+"""Milliseconds of a second."""
 _Row = Mapping[str, Any]
 
 

@@ -22,10 +22,13 @@ from rlinit.hardware import Device, Hardware
 __all__ = ["from_rows", "load"]
 
 _MS = 1000.0
+"""Milliseconds of a second."""
 _BITS = 8.0
+"""Of a byte: the files count memory in bits."""
 _ROUNDING_MS = 0.5e-5  # transfers are rounded to five decimals of a millisecond
 _FASTEST = 100.7222e9 / _BITS  # bytes/s, with which GoogLeNet's tensors are those of its layers in FP32
 _ROUNDS = 200
+"""Turns of sizes and bandwidths, each fitted to the other, until the times are explained."""
 
 
 def load(path: str | Path) -> tuple[Graph, Hardware]:

@@ -19,6 +19,7 @@ from rlinit.graph import Graph
 __all__ = ["load"]
 
 _MS = 1000.0
+"""Milliseconds of a second."""
 _NODE = re.compile(r"(\S+) -- (.*) -- (forward_compute_time=.*?)(?: -- stage_id=\d+)?$")
 _EDGE = re.compile(r"\t(\S+) -- (\S+)$")
 _NUMBERED = re.compile(r"node\d+")

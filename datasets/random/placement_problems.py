@@ -26,6 +26,7 @@ FIRST_SEED = 1_000_000
 """Least seed of a network that training is made of."""
 
 _MODULES = 10
+"""Of a network, as in DIVIML."""
 _NETWORKS = 400
 """Networks that problems are parts of, made once in each process; times are drawn anew for every problem."""
 

@@ -29,9 +29,11 @@ WIRINGS = ("er", "ws", "ba")
 """Erdos-Renyi ER(0.2), Watts-Strogatz WS(4, 0.75), Barabasi-Albert BA(5)."""
 
 _FLOAT = 4
+"""Bytes of a number."""
 _CHANNELS = 78  # C of Xie et al.'s small regime
 _RESOLUTIONS = (56, 28, 14, 7)  # of its stages conv2 to conv5, with C, 2C, 4C and 8C channels
 _DRAWS = 10_000
+"""Of a wiring until one is connected."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,11 @@ FAMILIES = ("erdos-renyi", "barabasi-albert", "watts-strogatz", "stochastic-bloc
 """The random graph models of the base graphs."""
 
 _FEWEST, _MOST = 50, 200
+"""Nodes."""
 _SIZE_MEAN, _SIZE_STD, _SIZE_LEAST = 50.0, 10.0, 1.0
+"""Bytes of a tensor, drawn from a normal distribution."""
 _FRACTION_STD = 0.1
+"""Of the random part of a node's cost, in parts of the bytes of all tensors."""
 
 
 def generate(seed: int, *, index: int = 0, num_nodes: int | None = None, family: str | None = None) -> Graph:

@@ -21,6 +21,7 @@ from rlinit.graph import Graph
 __all__ = ["GraphBatch", "batches"]
 
 _SEEDS = 1 << 63
+"""Seeds there are, and twice the numbers of a first graph."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

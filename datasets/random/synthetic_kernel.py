@@ -14,6 +14,7 @@ from rlinit.kernels.compiled import njit
 from rlinit.kernels.splitmix import GOLDEN, stream, uniform
 
 _MOST_MERGES = 0.9
+"""Probability at most that an op reads several others."""
 _LARGEST_LOG = 40.0  # exp(40) bytes is 2e17: beyond any tensor, and still exact enough to add
 
 

@@ -24,8 +24,11 @@ from rlinit.limits import closest
 __all__ = ["NAMES", "build"]
 
 _VOCABULARY = 50_257
+"""Tokens of GPT-2's and GPT-3's vocabulary."""
 _CONTEXT = 2048
+"""Positions of GPT-3."""
 _WINDOW = 49
+"""Tokens of a window of Swin, seven by seven."""
 _SEQUENCES = 128  # of the alignment in AlphaFold2
 _OUTER = 32  # channels of its outer product mean
 

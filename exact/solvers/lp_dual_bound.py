@@ -14,6 +14,7 @@ from rlinit.budget import reserve
 from rlinit.errors import SolverFailure
 
 _ROUNDING = 4e-15
+"""Relative error of a term, some units in the last place, that the bound is lowered by."""
 
 _BYTES = 200
 """Bytes that HiGHS takes for each entry and each variable of a linear program, its factors among them."""

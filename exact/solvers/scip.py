@@ -30,7 +30,9 @@ _INFINITY = 1e20
 """What SCIP takes for infinite; it refuses coefficients of that size, and ignores sides and bounds of it."""
 
 _INTEGRALITY = 1e-5
+"""Distance from 0 or 1 at which a binary variable of a point that SCIP calls a solution is one no more."""
 _FEASIBILITY_TOLERANCE = 1e-7
+"""Of rows, in units of the scaled program; SCIP's default is ten times it."""
 
 _DUAL_TOLERANCE = 1e-9
 """Of reduced costs, on which dual bounds rest: the value of a dual feasible basis is a bound however far its rows are
@@ -44,6 +46,7 @@ RESOLUTION = 10.0 * _FEASIBILITY_TOLERANCE
 """Units of a program that a dual bound may be wrong by, however small it is: ten times the tolerance of its rows."""
 
 _MEMORY_LIMIT_MB = 8192.0
+"""Of a solve, however much memory is free."""
 
 _BYTES = 500
 """Bytes of an entry of a row in SCIP, as it is and presolved."""

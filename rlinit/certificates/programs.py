@@ -23,6 +23,7 @@ from rlinit.hardware import Hardware
 from rlinit.plan import Plan
 
 ZERO, ONE = Fraction(0), Fraction(1)
+"""Exact, as all that is added to them."""
 
 VIOLATED = 1e-6
 """Part of a device by which a row of shares must be violated to be added."""

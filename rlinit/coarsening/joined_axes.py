@@ -9,6 +9,7 @@ from typing import Any
 from rlinit.graph import Graph
 
 _NEEDED = -1
+"""Label of a dimension that is needed whole."""
 Factors = list[int]
 """A dimension as factors, the slowest first; each is a number that `_Factors` gives."""
 

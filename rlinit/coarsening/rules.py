@@ -14,6 +14,7 @@ from rlinit.errors import RlinitError
 
 _NAMESPACES = ("aten", "prims")
 _MAX_VARIANTS = 4096
+"""Rules that one with optional ops may stand for: twelve of these ops."""
 
 
 class InvalidRules(RlinitError, ValueError):

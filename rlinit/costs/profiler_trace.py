@@ -16,7 +16,9 @@ from rlinit.graph import Graph
 __all__ = ["load_trace"]
 
 _MAX_BYTES = 1 << 30
+"""Of a trace once unpacked, against archives that unpack without end."""
 _US = 1e-6
+"""Seconds in the unit of traces."""
 
 
 def load_trace(path: str | Path, graph: Graph, *, device: str = "*") -> CostTable:

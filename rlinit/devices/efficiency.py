@@ -52,6 +52,7 @@ _ALIKE = {"generation": "attention", "experts": "matmul"}
 """Class -> the one whose efficiency holds for it where a device has none of its own."""
 
 _MAX_POINTS = 64
+"""Points of a curve."""
 
 Points = tuple[tuple[float, float], ...]
 """(size, share of the peak rate) by size."""

@@ -42,6 +42,7 @@ MICRO_BATCH: Mapping[RuntimeName, int] = {"llama.cpp": 512, "vllm": 2048, "none"
 """Tokens of a pass by default: ``--ubatch-size``, and ``max_num_batched_tokens`` of vLLM's server."""
 
 _COPIES = 4
+"""Of the inputs of each device that llama.cpp's scheduler keeps where several GPUs work in turn."""
 _SAMPLED, _SAMPLE_BYTES = 256, 40
 """Sequences of vLLM's profile run by default, and bytes of a logit in it: logits, their order and probabilities."""
 

@@ -17,6 +17,7 @@ from rlinit.files import write_atomically
 from rlinit.plan import Batch, Plan, PlannedTransfer
 
 _DEVICES, _LINKS = 1, 2
+"""Numbers of the two processes that a trace shows."""
 _STREAMED = 4
 """Inputs of a stage plan that a trace shows, besides one for each stage."""
 

@@ -15,7 +15,9 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """What a stream's state grows by for each number."""
 
 _MIX1, _MIX2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+"""Multipliers of the finaliser."""
 _S30, _S27, _S31, _S11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
+"""Bits it shifts by; 64 less 11 bits are those of a double's mantissa."""
 
 
 @njit(cache=True, nogil=True)

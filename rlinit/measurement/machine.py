@@ -33,6 +33,7 @@ _TYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bflo
 _SIZES = {"cpu": (1024, 16 << 20), "cuda": (8192, 256 << 20)}
 """Rows of the matrices, and numbers of the tensor that is added to, by type of device."""
 _LAUNCHES = 200
+"""Kernels in one run: the cost of the clock is spread over them."""
 
 _NEAR = 0.25
 """How far above the least of all runs a quarter of them may lie; else the least is not what the machine can do."""

@@ -46,6 +46,7 @@ from rlinit.tensors import repeated_bytes
 from rlinit.units import format_bytes, format_seconds
 
 _MOST_SETS = 64
+"""Sets of devices at work: each is a problem of its own and has a part of the time."""
 
 _WHOLE_SHARE = 0.3
 """Of a time limit, for the plan with layers whole: it has a tenth of the ops or less, and mostly ends sooner."""

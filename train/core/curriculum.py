@@ -9,6 +9,7 @@ import numpy as np
 from rlinit.train.tasks.fields import require, require_share
 
 _SEED_BITS = 62
+"""Of a seed: the upper bits of a word of 64."""
 
 
 @dataclass(frozen=True)

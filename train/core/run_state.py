@@ -24,6 +24,7 @@ from rlinit.files import write_atomically
 from rlinit.train.core.learner import Learner
 
 FORMAT = 2
+"""Of the files of a run."""
 STATE_FILE = "state.safetensors"
 
 

@@ -25,8 +25,11 @@ from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import PlacementProblem
 
 _ROUNDS = 60
+"""Steps of the multipliers at most."""
 _CLOSE = 1e-5
+"""Relative gain that is not worth another step."""
 _ROUNDING = 1e-13
+"""Relative error of the sums over ops, far above what they have."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

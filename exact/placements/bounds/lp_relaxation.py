@@ -41,11 +41,16 @@ from rlinit.exact.solvers.lp_dual_bound import LinearProgram, LinearSolution
 from rlinit.placements.problem import PlacementProblem
 
 _VIOLATION = 1e-4
+"""Of the makespan, by which a point must violate a row so that the row is added."""
 _USED = 1e-9
+"""Multipliers below are 0, and rows with them are dropped."""
 _PER_OP = 1
+"""Rows from an op, and as many to it, in a round for each device."""
 _FEWEST, _ENDS = 20, 0.1  # Rows from the start and to the end of each round and device.
 _INTERVALS = 4
+"""Rows of intervals for each device in a round."""
 _THRESHOLDS = 48
+"""Starts, and ends, of intervals that are looked at."""
 
 
 class CutPool:

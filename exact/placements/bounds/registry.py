@@ -41,14 +41,21 @@ from rlinit.kernels.placements.list_scheduling import upward_rank
 from rlinit.placements.problem import PlacementProblem
 
 _ROUNDS = 8
+"""Of rows, violated by the point before, that are added to the relaxation."""
 _BETWEEN_OPS = 2_000
+"""Ops up to which all pairs are looked at for what lies between them: quadratic memory."""
 _LP_SIZE = 40_000
+"""Ops times devices of the largest relaxation."""
 _WINDOW_S, _QUICK_S = 2.5e-7, 0.1  # Seconds that a window takes for each edge and device; those there always are.
 _LP_ENTRY_S = 1e-4  # Seconds that a relaxation takes for each op and device, in which HiGHS hardly looks at the clock.
 _SIMPLEX_OPS = 100
+"""Ops up to which relaxations are solved by the simplex method, beyond by the interior point method."""
 _CHAIN_OPS = 3_000
+"""Ops up to which there are chains: they need to know of all pairs of ops which reaches which."""
 _FLOW_ROUNDS, _FLOW_SIZE = 1_000, 20_000_000
+"""Steps of the ascent, and edges times pairs of devices up to which there is a table of transfers."""
 _CHAIN_WORK = 40_000
+"""Units of work of a chain where no clock ends it."""
 _CHAINS = ((40, 1.0), (60, 0.25), (100, 0.25))
 """Most ops between neighbours, and what a further op must gain: the first for which there are chains. Longer segments
 come of shorter ones by themselves."""
@@ -59,9 +66,12 @@ _TRIED, _LOOKS, _LOOK_WORK, _LOOK_S = 2, 5, 400, 0.2
 """Chains of which that goes on which proves most after so many looks, each of so much work or, where a clock ends the
 search, so many seconds: cells of 43 ops need segments of 60, those of 30 are better bounded in segments of 40."""
 _TRIAL_CHOICES = 20_000
+"""Choices of trial makespans where no clock ends them."""
 _RELAXATION_SHARE, _CHAIN_SHARE, _BEHIND_SHARE = 0.25, 0.9, 0.4  # Of what is left of the budget.
 _LAST_ROUNDS, _TURNS = 3, 3
+"""Rounds of rows after the chain, and turns of chain and trials."""
 _OUT_OF_REACH = 1.0 + 1e-6
+"""Times the latest end of any schedule: a bound above it proves that there is none."""
 
 
 class PlacementBound(Protocol):

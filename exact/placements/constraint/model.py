@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 _BYTE_BITS = 24
+"""Bits of a capacity in units of the program, so that sums of many stay within 64 bits."""
 
 
 @dataclass(slots=True)

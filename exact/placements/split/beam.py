@@ -16,6 +16,7 @@ from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import placement_from_priority
 
 _CHUNK_OPS = 40
+"""Ops that are placed between looks at the clock."""
 
 
 class BlockBeam:

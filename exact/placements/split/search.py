@@ -33,7 +33,9 @@ MAX_BLOCK_OPS = 60
 _MAX_MULTIPLIER_OPS = 80
 """Ops beyond which multipliers are those that even out the devices' mean speeds, without an LP."""
 _PLAIN_WIDTH = 16
+"""Width up to which a pass takes the multipliers as they are."""
 _WIDTHS = (16, 256, 4096, 32768)
+"""States that the passes keep, one pass after another."""
 EXPANSIONS_PER_S = 20_000.0
 """What a slow machine expands, by which a pass is kept within a time limit."""
 

@@ -12,7 +12,9 @@ MAX_MULTIPLIER_DEVICES = 3
 """Devices for which the best multipliers are found by a search in one dimension within another."""
 
 _STEPS = 40
+"""Of a search in one dimension: each leaves 0.62 of the interval, all 4e-9."""
 _GOLDEN = 0.6180339887498949
+"""Part of an interval that a step leaves."""
 
 
 @njit(cache=True, nogil=True)

@@ -41,7 +41,9 @@ LEAST_OPS = 4
 """Least size of a block with more than one channel."""
 
 _RECURSION_OPS = 4000
+"""Ops up to which the bound by blocks, one after another, is computed."""
 _BEAM_WIDTHS = (16, 256, 4096)
+"""States that the passes keep, one pass after another."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -33,6 +33,7 @@ _WORK = 1e10
 """Steps times the cube of the number of nodes: what limits the steps on large problems."""
 
 _FEWEST_STEPS = 30
+"""Steps of the ascent however large the problem is."""
 _FLOOR = 1e-3
 """Work below this fraction of the mean is raised to it, which keeps D^-1/2 well conditioned."""
 

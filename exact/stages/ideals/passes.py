@@ -19,6 +19,7 @@ from rlinit.hardware import CAPACITY_SLACK
 from rlinit.kernels.compiled import njit
 
 _HEAVIER_THAN_ALL = np.int64(2**62)
+"""Above every weight of an ideal, which are quantized to fewer bits."""
 
 
 class Crossings(NamedTuple):

@@ -15,6 +15,7 @@ from rlinit.arrays import Floats
 from rlinit.kernels.compiled import njit
 
 _NORM_EPSILON = 1e-5
+"""Added to variances, as torch's layer norm does by default."""
 
 _BITS = 7
 """Of a weight, beside its sign."""

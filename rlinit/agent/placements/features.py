@@ -39,9 +39,12 @@ _REACH = 4.0
 """Typical ops before and after an op in which devices' business is looked at."""
 
 _OWN = 10
+"""Features of an op alone."""
 PAIR_FEATURES = 10
+"""Features of an op on a device."""
 NODE_FEATURES = _OWN + _SLOTS * PAIR_FEATURES
 DEVICE_FEATURES = 6
+"""Features of a device: means over all ops."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

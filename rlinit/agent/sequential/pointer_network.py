@@ -29,6 +29,7 @@ NUM_FEATURES = 4 + _PARENTS
 """Level, hashed id, parameters, output, levels of parents."""
 
 _TINY = 1e-12
+"""Least divisor: norms of vectors may be 0."""
 
 
 def cosine_reward(found: FloatArray, label: FloatArray) -> FloatArray:

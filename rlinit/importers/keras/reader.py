@@ -40,6 +40,7 @@ _VIEWS = frozenset(
 _COMPUTED = ("frame_length", "fft_length")
 """Sizes of weights that layers compute when they are made, on any device."""
 _MAX_COMPUTED = 1 << 13
+"""Largest of these sizes, so that a file cannot ask for gigabytes."""
 _POLICIES: dict[str, NumberType] = {"float16": "fp16", "bfloat16": "bf16", "int8": "int8"}
 """Types of numbers that dtype policies name, beside FP32."""
 

@@ -44,6 +44,7 @@ _MAX_ELEMENTS = 1 << 20
 """Elements of a tensor worth evaluating for a shape."""
 
 _MAX_ROUNDS = 16
+"""Of inference: values that one evaluates give shapes to the next."""
 
 
 def inferred_types(model: Any) -> dict[str, TensorType]:

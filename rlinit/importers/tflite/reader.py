@@ -31,6 +31,7 @@ _WEIGHT_READERS = frozenset(
 )
 _STATEFUL = ("RANDOM", "MULTINOMIAL", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "CALL_ONCE", "HASHTABLE")
 _MAX_NESTING = 20
+"""Subgraphs within subgraphs at most, as a file may name itself."""
 
 
 def import_tflite() -> Any:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 _MAX_DEPTH = 200
+"""Lists within lists of a file, below where Python's recursion ends."""
 _STRUCTURES = re.compile(r'"(transformers\.(?:modeling_outputs|cache_utils|models\.\w+\.modeling_\w+))\.\w+"')
 """Classes of inputs and outputs that transformers makes known to torch when their module is imported."""
 

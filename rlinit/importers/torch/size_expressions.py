@@ -14,14 +14,19 @@ import warnings
 from dataclasses import dataclass
 
 _MAX_LENGTH = 10_000
+"""Characters of an expression: exported ones have some hundred."""
 _MAX_DEPTH = 60
+"""Calls within calls."""
 _MAX_BITS = 4096
 """Bits of the longest number; products of a few dozen dimensions of 64 bits fit."""
 _MAX_TERMS = 4096
 """Terms of an expression whose products of sums are multiplied out."""
 _SYMBOL_BITS = 64
+"""Of a dimension."""
 _DOUBLE = 53
+"""Bits of the mantissa of a float, which exported ones name."""
 _MAX_DIGITS = 40
+"""Of a number as text: one of 64 bits has 20."""
 _FUNCTIONS = frozenset(
     {"Symbol", "Integer", "Float", "Rational", "Add", "Mul", "Pow", "Max", "Min", "And", "Or", "Not", "floor"}
     | {"ceiling", "Eq", "Ne", "Ge", "Gt", "Le", "Lt", "Equality", "Unequality", "GreaterThan", "LessThan"}

@@ -27,6 +27,7 @@ _REACH = 20
 """Ops that a batch passes at most: far along the sequence little changes until much does."""
 
 _COST, _BEST, _TEMPERATURE = 0, 1, 2
+"""Places of what the compiled loop changes, all in seconds."""
 
 
 class TimelineSearch(NamedTuple):
