@@ -61,6 +61,8 @@ class Llm:
     or a second: tokens of decoding, requests of machines that read prompts and others that make answers."""
     max_latency_s: float | None = None
     """With --objective throughput or requests: most seconds of a pass, which makes a token of each sequence."""
+    time_limit_s: float | None = None
+    """With --objective throughput or requests: seconds of the search; by default 10."""
     requests: tuple[str, ...] = ()
     """With --objective requests: PROMPT:ANSWER:SHARE of each sort, in tokens; by default all are --prompt:--output."""
     context: int | None = None
@@ -184,7 +186,8 @@ def _planned(command: Llm) -> tuple[LlmPlan | Plan | ServingPlan, Limit | None]:
         return most.plan, most
     found: LlmPlan | Plan | ServingPlan
     requests = [_request(entry) for entry in command.requests]
-    found = plan(model, hardware, max_latency_s=command.max_latency_s, requests=requests, **settings, **groups)
+    settings |= {"max_latency_s": command.max_latency_s, "time_limit_s": command.time_limit_s}
+    found = plan(model, hardware, requests=requests, **settings, **groups)
     return found, None
 
 

@@ -95,7 +95,7 @@ def _whole(fields: dict[str, Any], key: str, layer: int = 0, other: int | None =
 
 def _tensor(name: str, shape: list[int], num_bytes: int) -> Tensor:
     """Return a tensor; the file says inputs first, and the experts of a matrix or of its biases last."""
-    if name.endswith(".bias") or len(shape) == 1:
+    if name.endswith(".bias") or len(shape) < 2:
         return Tensor(name, (prod(shape),), num_bytes=num_bytes)
     return Tensor(name, (shape[1], shape[0]), prod(shape[2:]), num_bytes)
 

@@ -104,6 +104,7 @@ def plan(
     costs: Any = None,
     max_latency_s: float | None = None,
     requests: Sequence[tuple[int, int, float]] = (),
+    time_limit_s: float | None = None,
 ) -> ServingPlan: ...
 
 
@@ -131,6 +132,7 @@ def plan(
     optimizer: str | float = "adam-bf16",
     max_latency_s: float | None = None,
     requests: Sequence[tuple[int, int, float]] = (),
+    time_limit_s: float | None = None,
 ) -> LlmPlan | Plan | ServingPlan:
     """Return the best split of a model over devices, proven, with the splits that it is compared with.
 
@@ -159,10 +161,12 @@ def plan(
     zero, optimizer
         As for `rlinit.llm.to_graph`.
     max_latency_s
-        For ``objective="throughput"`` and ``"requests"``, which take it and `reserve_bytes` alone: most seconds of a
-        pass.
+        For ``objective="throughput"`` and ``"requests"``, which take it, `time_limit_s` and `reserve_bytes` alone: most
+        seconds of a pass.
     requests
         For ``objective="requests"``: (tokens of the prompt, of the answer, share) of each sort; none: the model's.
+    time_limit_s
+        For ``objective="throughput"`` and ``"requests"``: seconds of the search; None: 10.
 
     Raises
     ------
@@ -177,15 +181,16 @@ def plan(
     """
     devices = Hardware.preset(hardware) if isinstance(hardware, str) else hardware
     timed = model if costs is None else replace(model, costs=by_kind(costs))
+    limits = _given(max_latency_s=max_latency_s, time_limit_s=time_limit_s)
     if objective == "throughput" or objective == "requests":
         other = first or stream or not contiguous or granularity != "layer" or (requests and objective == "throughput")
         if other or replicas or tensor_parallel or training:
-            raise InvalidConfig(f"objective={objective!r} takes max_latency_s and reserve_bytes alone; leave out more")
+            raise InvalidConfig(f"objective={objective!r} takes limits and reserve_bytes alone; leave out more")
         mix = None if objective == "throughput" else requests
-        return plan_serving(timed, devices, mix=mix, max_latency_s=max_latency_s, reserve_bytes=reserve_bytes)
-    if requests or max_latency_s is not None:
-        what = "requests are for objective='requests'" if requests else "max_latency_s is for objective='throughput'"
-        raise InvalidConfig(f"{what}, not {objective!r}")
+        return plan_serving(timed, devices, mix=mix, reserve_bytes=reserve_bytes, **limits)
+    if requests or limits:
+        what = next(iter(limits), "requests")
+        raise InvalidConfig(f"{what}: for objective='throughput' or 'requests', not {objective!r}")
     settings = Settings(
         objective, granularity, reserve_bytes, tuple(first), contiguous, stream, runtime, micro_batch, flash_attention
     )
@@ -207,9 +212,16 @@ def plan(
         tensor_parallel=usual if degree is None else degree, training=training, microbatches=microbatches,
         recompute=recompute, uniform=uniform,
     )  # fmt: skip
-    note = graph.extras[0]["note"]
-    rate = [f"{note['tokens'] / found.value:,.1f} tokens a second"] if found.values and found.value > 0 else []
+    return _with_rate(found, graph.extras[0]["note"]["tokens"])
+
+
+def _with_rate(found: Plan, tokens: float) -> Plan:
+    rate = [f"{tokens / found.value:,.1f} tokens a second"] if found.values and found.value > 0 else []
     return replace(found, notes=(*found.notes, *rate))
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _refuse_alone(given: Mapping[str, object]) -> None:

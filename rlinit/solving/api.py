@@ -166,7 +166,7 @@ def schedule(
         parameters (1: parameters alone).
     replicas, tensor_parallel
         For ``pipeline``: stages of several devices that are alike: copies of every stage between which micro-batches
-        are dealt out, and devices that share the work of every op; ``auto`` chooses for each stage, and ``mixed`` lets
+        are spread, and devices that share the work of every op; ``auto`` chooses for each stage, and ``mixed`` lets
         copies of a stage lie on unlike devices, with unequal shares of a batch. Ops have a menu
         (`Graph.menu`) of the ways in which they may run, with ``training`` of forward and backward together; where none
         has, the plan is one of the graph that `rlinit.stages.groups.traced_menus.with_traced_menu` gives.

@@ -195,7 +195,7 @@ def test_requests_that_make_no_sense(mix: Any, said: str) -> None:
     with pytest.raises(InvalidConfig, match=said) as caught:
         llm.plan(MODEL, unlike(), objective="requests", requests=mix)
     assert "\n" not in str(caught.value)
-    with pytest.raises(InvalidConfig, match="requests are for objective='requests'"):
+    with pytest.raises(InvalidConfig, match="requests: for objective='throughput' or 'requests'"):
         llm.plan(MODEL, unlike(), requests=MIX)  # type: ignore[call-overload]
 
 

@@ -120,8 +120,10 @@ def test_models_that_fit_nowhere_and_settings_that_make_no_sense() -> None:
     assert llm.plan(MODEL, unlike(memory=2e8), objective="throughput").status == "infeasible"
     with pytest.raises(InvalidConfig, match="max_latency_s is -1"):
         llm.plan(MODEL, unlike(), objective="throughput", max_latency_s=-1)
-    with pytest.raises(InvalidConfig, match="max_latency_s is for objective='throughput'"):
+    with pytest.raises(InvalidConfig, match="max_latency_s: for objective='throughput' or 'requests'"):
         llm.plan(MODEL, unlike(), max_latency_s=1.0)  # type: ignore[call-overload]
+    with pytest.raises(InvalidConfig, match="time_limit_s: for"):
+        llm.plan(MODEL, unlike(), time_limit_s=1.0)  # type: ignore[call-overload]
 
 
 def test_fast_devices_do_not_wait_for_slow_ones() -> None:

@@ -43,7 +43,7 @@ own variants of the stage's ops, and of kind k::
     bytes of a device         = sum of held_bytes y + fixed_bytes + shared_bytes max(n_k / N, 1 / D)
 
 The stage takes the seconds of its slowest kind. Y counts the replicas of all kinds from the stage on: as many
-micro-batches are under way there when each replica works on one. Shares can be dealt out so that of the first m
+micro-batches are under way there when each replica works on one. Shares can be spread so that of the first m
 micro-batches every replica has m n_k / N, give or take less than one (Tijdeman 1980), and so of any Y in a row no more
 than one above the rounded share; a replica begins no forward pass beyond y. With several kinds the parameters that
 are exchanged are the most that a variant of the op has at this degree, for all have to send the same; B is the least
