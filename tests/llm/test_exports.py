@@ -87,7 +87,9 @@ def test_accelerate_streams_what_the_plan_streams(tmp_path: Path) -> None:
         assert torch.equal(dispatched(ids).logits, expected)
 
 
-def write_gguf(path: Path, num_layers: int = 6, experts: int = 0, scaling: float | None = None) -> int:
+def write_gguf(
+    path: Path, num_layers: int = 6, experts: int = 0, scaling: float | None = None, scalars: tuple[str, ...] = ()
+) -> int:
     """Write a small Llama with FP16 matrices; return its bytes of tensors."""
     gguf = pytest.importorskip("gguf")
     writer = gguf.GGUFWriter(path, "llama")
@@ -120,6 +122,9 @@ def write_gguf(path: Path, num_layers: int = 6, experts: int = 0, scaling: float
     for name in ["output_norm", *(f"blk.{at}.{kind}_norm" for at in range(num_layers) for kind in ("attn", "ffn"))]:
         writer.add_tensor(f"{name}.weight", np.ones(16, dtype=np.float32))
         total += 64
+    for name in scalars:
+        writer.add_tensor(name, np.zeros((), dtype=np.float32))
+        total += 4
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -144,6 +149,14 @@ def test_damaged_gguf_files_are_refused(tmp_path: Path) -> None:
             said.append(str(problem))
     assert said
     assert not any("\n" in line for line in said)
+
+
+def test_a_gguf_tensor_without_axes_is_one_number(tmp_path: Path) -> None:
+    """Of weights as of biases."""
+    names = ("blk.0.ffn_norm_scale.weight", "blk.1.attn_scale.bias")
+    total = write_gguf(tmp_path / "m.gguf", num_layers=2, scalars=names)
+    model = llm.load(tmp_path / "m.gguf")
+    assert sum(model.weight_bytes(part) for part in model.architecture.parts) == total
 
 
 def test_gguf_files_are_read_as_they_are(tmp_path: Path) -> None:
