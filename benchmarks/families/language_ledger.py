@@ -95,9 +95,13 @@ def _placed_gap(model: llm.LanguageModel, machine: str, objective: Literal["deco
 
 def _any_device() -> Iterator[LanguageCase]:
     """Yield models whose parts may be on any of several unlike devices."""
-    machines = ("rtx4090+2xt4+cpu-128g", "a100-80g+2xl4+cpu-128g", "2xrtx3090+l4+t4+cpu-128g")
+    cases = (
+        ("qwen2-32b fp16", "2xl4+2xt4+rtx4090+cpu-128g"),
+        ("gemma2-27b fp16", "rtx3090+rtx4090+l4+2xt4+cpu-128g"),
+        ("mixtral-8x7b int8", "a100-80g+2xl4+cpu-128g"),
+    )
     objectives: tuple[Literal["decode", "prefill"], ...] = ("decode", "prefill")
-    for name, machine, objective in product(("mixtral-8x7b int8", "gemma2-27b fp16"), machines, objectives):
+    for (name, machine), objective in product(cases, objectives):
         model = _model(name)
         gap = partial(_placed_gap, model, machine, objective)
         yield LanguageCase(f"{name}, {machine}, {objective}", model.architecture.num_layers, gap)
