@@ -145,11 +145,11 @@ def _all(search: GroupsSearch) -> None:
             _solve(search, ideals, "ideals", all_ideals=True)
 
 
-_IDEALS = Phase("ideals", _all, because="exact: BERT of 32 layers on 512 devices is proven (benchmarks.papers.piper)")
+_IDEALS = Phase("ideals", _all, because="exact (benchmarks.papers.piper); ledger: 0.65 (0.43 to 0.93) on 10 problems")
 
 GROUP_METHODS: dict[str, Strategy[GroupsSearch]] = {
     "auto": (
-        Phase("runs of an order", _runs, 0.3, because="milliseconds; leaves the ideals a plan to beat and a bound"),
+        Phase("runs of an order", _runs, 0.3, because="milliseconds; ledger: 1.02 (0.97 to 1.07) on 10 problems"),
         _IDEALS,
     ),
     "ideals": (_IDEALS,),

@@ -266,18 +266,18 @@ _START = Phase(
     _contiguous_start,
     0.25,
     (_NO_PLAN,),
-    because="a start, proven best where ideals are few; ledger, 4 s: 0.38 (0.13 to 1.00) on 9 problems",
+    because="a start, proven best where ideals are few; ledger, 4 s: 0.66 (0.30 to 1.25) on 15 problems",
 )
 _PACK = Phase("simple start", _simple_start, because="where memory or colocated ops leave no contiguous schedule")
-_ANNEAL = Phase("annealing", _anneal, 0.4, because="moves, exchanges; ledger, 4 s: 0.90 (0.83 to 0.96) on 6 problems")
-_PROGRAM = Phase("full program", _program, because="the last resort has all the time that is left")
+_ANNEAL = Phase("annealing", _anneal, 0.4, because="moves, exchanges; ledger, 4 s: 1.07 (0.93 to 1.25) on 10 problems")
+_PROGRAM = Phase("full program", _program, because="exact; ledger, 4 s: 0.94 (0.86 to 1.00) on 10 problems")
 
 SPLIT_METHODS: dict[str, Strategy[SplitSearch]] = {
     "auto": (
         _SIMPLE,
         _START,
         _PACK,
-        _bound_phase("anchored-cut", 0.2, because="the cheapest set around each op: decides where transfers do"),
+        _bound_phase("anchored-cut", 0.2, because="minimum cuts; ledger, 4 s: 0.22 (0.10 to 0.45) on 13 problems"),
         _ANNEAL,
         _bound_phase("spectral", 0.3, because="balance, and the transfers that no partition avoids"),
         _PROGRAM,

@@ -163,7 +163,7 @@ _AUTO: Strategy[StageSearch] = (
         0.15,
         (_PIPELINE, _UNLIKE),
         because="lines of 25 to 75 tasks, 6 s: gaps are 0.35 (0.28 to 0.42) of those without it, in 1 s the same; "
-        "ledger, 6 s: 0.75 (0.63 to 0.90) on 13 problems",
+        "ledger, 6 s: 0.75 (0.62 to 0.89) on 13 problems",
     ),
     Phase(
         "bound intervals",
