@@ -161,3 +161,21 @@ def test_what_got_worse_is_not_recorded(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "house.json").write_text('{"a": 10, "b": 10}')
     assert house.main(["--update"]) == 0
     assert json.loads((tmp_path / "house.json").read_text()) == {"a": 9, "b": 10, "c": 1}
+
+
+def test_numbers_are_counted_by_name_and_want_a_reason() -> None:
+    """A text below, or a comment before or beside, is one; names of text, tables and conditions are no numbers."""
+    text = "\n".join(
+        [
+            "A, B = 1, -2.0",
+            "C = 2**20",
+            '"""Bytes."""',
+            "D = float(3)  # metres",
+            "# seconds",
+            "E = 4",
+            "F = 'f'",
+            "G = {'g': 1}",
+        ]
+    )
+    found = list(house.numbers(house.Module("m", Path("m.py"), text, ast.parse(text))))
+    assert found == [("m:1", 2, False), ("m:2", 1, True), ("m:4", 1, True), ("m:6", 1, True)]

@@ -124,7 +124,7 @@ _AUTO: Strategy[StageSearch] = (
         stage_phases.full_program,
         0.4,
         (_PIPELINE, _SMALL),
-        because="small sparse graphs, 10 s: six more of 14 are proven, gaps are 0.40 (0.10 to 1.00) of those without "
+        because="small sparse graphs, 10 s: seven more of 14 are proven, gaps are 0.40 (0.10 to 1.00) of those without "
         "(benchmarks.ledger --problem stages --families 'small sparse graphs' --seconds 10 --only 'full program')",
     ),
     Phase(
@@ -193,7 +193,7 @@ _AUTO: Strategy[StageSearch] = (
         stage_phases.anneal,
         0.6,
         (_PIPELINE,),
-        because="wide graphs end 33% closer with annealing than without, parameters that hardly fit 18% "
+        because="wide graphs end 31% closer with annealing than without, parameters that hardly fit 17% "
         "(benchmarks.ledger --problem stages --only annealing)",
     ),
     Phase(
@@ -201,7 +201,7 @@ _AUTO: Strategy[StageSearch] = (
         _bound("spectral"),
         0.3,
         (_PIPELINE,),
-        because="three wide graphs, 1 s: gaps 11% (1 to 26) smaller than without it "
+        because="three wide graphs, 1 s: gaps 9% (1 to 21) smaller than without it "
         "(benchmarks.ledger --problem stages --only 'bound spectral')",
     ),
     Phase(
@@ -209,8 +209,8 @@ _AUTO: Strategy[StageSearch] = (
         _bound("intervals"),
         0.8,
         (_PIPELINE, _ALIKE, _TRANSFERS),
-        because="more intervals, below a better value; few devices alike, 10 s: the integral is 0.38 (0.25 to "
-        "0.55) of that without "
+        because="more intervals, below a better value; few devices alike, 10 s: the integral is 0.35 (0.24 to "
+        "0.51) of that without "
         "(benchmarks.ledger --problem stages --families 'few devices alike' --seconds 10 --only 'bound intervals')",
     ),
     Phase(
