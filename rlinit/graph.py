@@ -426,7 +426,7 @@ class Graph:
         """In which ways ops may run on groups of devices; None where no op says."""
         if self._menu is None:
             rows = {self.names[v]: row[_MENU] for v, row in self.extras.items() if _MENU in row}
-            object.__setattr__(self, "_menu", Menu.from_dict(rows) if rows else None)
+            object.__setattr__(self, "_menu", Menu.of_plain(rows) if rows else None)
         return self._menu
 
     def with_menu(self, menu: Menu) -> Graph:

@@ -6,7 +6,7 @@ not, sequence parallel or not, by experts or by columns. Figures are those of on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -80,11 +80,27 @@ class Menu:
     ops: Mapping[str, Mapping[int, tuple[Variant, ...]]]
 
     def __post_init__(self) -> None:
-        checked = {
-            op: {int(t): tuple(Variant(**row) for row in rows) for t, rows in plain_menu(op, degrees).items()}
-            for op, degrees in self.ops.items()
+        self._take({op: plain_menu(op, degrees) for op, degrees in self.ops.items()})
+
+    def _take(self, plain: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]) -> None:
+        taken = {
+            op: {int(t): tuple(Variant(**row) for row in rows) for t, rows in degrees.items()}
+            for op, degrees in plain.items()
         }
-        object.__setattr__(self, "ops", checked)
+        object.__setattr__(self, "ops", taken)
+
+    @classmethod
+    def of_plain(cls, ops: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]) -> Menu:
+        """Return the menu of ops whose variants `plain_menu` gave: they are not checked again.
+
+        Parameters
+        ----------
+        ops
+            op -> tensor degree -> variants.
+        """
+        menu = object.__new__(cls)
+        menu._take(ops)
+        return menu
 
     @property
     def degrees(self) -> tuple[int, ...]:

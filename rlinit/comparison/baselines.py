@@ -18,6 +18,9 @@ BEST_DEVICE = "best single device"
 EQUAL_LAYERS = "equal layers"
 """As many ops for each device, in the natural order, devices in the hardware's order."""
 
+OUT_OF_TIME = "not computed: the time limit had passed"
+"""Why a rule that was not tried has no schedule."""
+
 ScheduleT = TypeVar("ScheduleT")
 
 

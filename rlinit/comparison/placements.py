@@ -8,7 +8,7 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.comparison.baselines import BEST_DEVICE, EQUAL_LAYERS, Baseline, cut_order
+from rlinit.comparison.baselines import BEST_DEVICE, EQUAL_LAYERS, OUT_OF_TIME, Baseline, cut_order
 from rlinit.graph import Graph
 from rlinit.hardware import CAPACITY_SLACK, Hardware
 from rlinit.heuristics.placements.data_parallel import data_parallel
@@ -27,8 +27,6 @@ PLACEMENT_BASELINES = (BEST_DEVICE, DATA_PARALLEL, EQUAL_LAYERS, "split by speed
 
 _TOO_LARGE = 100_000
 """Ops times devices times shards beyond which HEFT is left out: 10,000 ops on 8 devices take 0.1 s."""
-
-_OUT_OF_TIME = "not computed: the time limit had passed"
 
 
 def placement_baselines(
@@ -61,7 +59,7 @@ def placement_baselines(
     for name in PLACEMENT_BASELINES:
         if name == DATA_PARALLEL and problem.num_shards == 1:
             continue
-        placement, note = (None, _OUT_OF_TIME) if budget.expired else rules[name]()
+        placement, note = (None, OUT_OF_TIME) if budget.expired else rules[name]()
         if placement is not None and live is not None:
             placement, note = _within_memory(problem, live, placement, note, hardware)
         value = None if placement is None else makespan(problem, placement)

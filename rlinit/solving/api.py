@@ -200,6 +200,7 @@ def schedule(
     -----
     A bound, window or phase that fails is passed over and named in the plan's `notes`.
     """
+    began = time.monotonic()
     options = _options({**locals(), "agent": "plan" if isinstance(agent, Plan) else agent})
     plan = agent if isinstance(agent, Plan) else None
     if costs is not None:
@@ -208,7 +209,8 @@ def schedule(
     elif groups_devices(options):
         _check_kinds(graph, hardware)
     graph = with_menu(graph, hardware, options, costs)
-    hardware, budget = _prepared(graph, hardware, options, plan), _search_budget(graph, options)
+    hardware = _prepared(graph, hardware, options, plan)
+    budget = _search_budget(graph, options, time.monotonic() - began)
     with interruptible(budget), compiling_paused(budget, progress), limited_memory(options.memory_limit):
         request = Request(graph, hardware, options, plan, budget, progress)
         planned = plan_of_cases(request)
@@ -227,9 +229,10 @@ _CHECK_S, _CHECK_TRAINING_S = 1e-5, 3e-5
 """Seconds of an op that writing and checking the plan take: kept back from the search, up to half of the limit."""
 
 
-def _search_budget(graph: Graph, options: SolveOptions) -> Budget:
+def _search_budget(graph: Graph, options: SolveOptions, spent_s: float) -> Budget:
+    """Return what is left of the limit for the search, once costs and menus took `spent_s`."""
     limit_s, each = options.time_limit_s, _CHECK_S if options.training is None else _CHECK_TRAINING_S
-    return Budget(None if limit_s is None else max(0.5 * limit_s, limit_s - each * graph.num_ops))
+    return Budget(None if limit_s is None else max(0.5 * limit_s, limit_s - spent_s - each * graph.num_ops))
 
 
 def _check_kinds(graph: object, hardware: object) -> None:

@@ -15,7 +15,7 @@ from typing import Any, get_args
 import numpy as np
 
 from rlinit.budget import Budget
-from rlinit.comparison.baselines import Baseline
+from rlinit.comparison.baselines import OUT_OF_TIME, Baseline
 from rlinit.errors import RlinitError
 from rlinit.exact.stages.groups.search import (
     area_bound,
@@ -33,7 +33,7 @@ from rlinit.limits import check_number
 from rlinit.plan import Exchange, GroupRules
 from rlinit.solving.common.incumbent import Incumbent
 from rlinit.solving.common.options import SolveOptions, groups_devices
-from rlinit.solving.phases import Form, Kind, Phase, Strategy
+from rlinit.solving.phases import Condition, Form, Kind, Phase, Strategy
 from rlinit.solving.plans import Request
 from rlinit.stages.groups.lowering import lower_groups
 from rlinit.stages.groups.plan_fields import group_parts
@@ -52,12 +52,15 @@ class GroupsSearch:
         The best plan and bound so far.
     options
         What was asked for.
+    too_many
+        Whether there turned out to be too many ideals, or too little time for them.
     start, origin
         No plan is refined.
     """
 
     incumbent: Incumbent[GroupProblem, GroupedStages]
     options: SolveOptions
+    too_many: bool = False
     start: None = None
     origin: str = "none"
 
@@ -124,8 +127,6 @@ def _why(search: GroupsSearch, ideals: Ideals) -> str:
 def _runs(search: GroupsSearch) -> None:
     with search.incumbent.in_phase("runs of an order"):
         problem = search.incumbent.problem
-        if ideals_of(problem, search.incumbent.budget, problem.num_nodes + 1) is not None:
-            return  # a chain: its runs are all there are
         natural, deep = problem.structure.order, depth_first(problem)
         for order in [natural] if np.array_equal(natural, deep) else [natural, deep]:
             _solve(search, prefixes_of(problem, order), "runs of an order", all_ideals=False)
@@ -138,6 +139,7 @@ def _all(search: GroupsSearch) -> None:
     with incumbent.in_phase("ideals"):
         ideals = ideals_of(incumbent.problem, incumbent.budget)
         if ideals is None:
+            search.too_many = True
             incumbent.note = (
                 "there are too many sets of ops for the exact method; the bound is that of all devices at work"
             )
@@ -147,14 +149,20 @@ def _all(search: GroupsSearch) -> None:
 
 _IDEALS = Phase("ideals", _all, because="exact (benchmarks.papers.piper); ledger: 0.65 (0.43 to 0.93) on 10 problems")
 
+_TOO_MANY: Condition[GroupsSearch] = Condition("there are too many ideals", lambda search: search.too_many)
+
 GROUP_METHODS: dict[str, Strategy[GroupsSearch]] = {
     "auto": (
-        Phase("runs of an order", _runs, 0.3, because="milliseconds; ledger: 1.02 (0.97 to 1.07) on 10 problems"),
         _IDEALS,
+        Phase("runs of an order", _runs, when=(_TOO_MANY,), because="else all ideals are as soon at the best of them"),
     ),
     "ideals": (_IDEALS,),
 }
 """Phases by method, and by bound."""
+
+
+_RULES_SHARE = 0.3
+"""Of the time left, what the rules that plans are compared with may take once one of them has a plan."""
 
 
 def group_baselines(search: GroupsSearch) -> list[Baseline[GroupedStages]]:
@@ -193,23 +201,27 @@ def group_baselines(search: GroupsSearch) -> list[Baseline[GroupedStages]]:
         }
     if len(problem.mixes):
         rules["one kind a stage"] = [apart]
-    runs, solved = prefixes_of(problem), dict[int, GroupedStages]()
+    runs, solved, budget = prefixes_of(problem), dict[int, GroupedStages](), search.incumbent.budget
+    part = budget.share(_RULES_SHARE * budget.remaining_s)
     for name, cases in rules.items():
         best: GroupedStages | None = None
         value, tight = float("inf"), list[GroupProblem]()
         for case in cases:
             fewest = int(case.degrees[0] * case.replicas[0])
-            if _lacks_variants(case) or fewest > case.counts.max() or search.incumbent.budget.expired:
+            if _lacks_variants(case) or fewest > case.counts.max():
                 continue
+            budget = part if solved else budget
+            if budget.expired:
+                break
             tight.append(case)
             low, plan = area_bound(case), solved.get(id(case))
             if low < value and plan is None:
-                plan = solve_groups(case, runs, lower=low, upper=value, budget=search.incumbent.budget).assignment
+                plan = solve_groups(case, runs, lower=low, upper=value, budget=budget).assignment
             if plan is not None and (seconds := group_value(problem, plan)[0]) < value:
                 best, value, solved[id(case)] = plan, seconds, plan
         note = f"tensor degree {cases[0].degrees[0]}" if cases and name in _OF_ONE_DEGREE else ""
         if best is None:
-            rows.append(Baseline(name, None, None, _why_not(tight, runs, note)))
+            rows.append(Baseline(name, None, None, OUT_OF_TIME if budget.expired else _why_not(tight, runs, note)))
         else:
             rows.append(Baseline(name, best, value, note))
             if search.options.keeps_best:

@@ -28,7 +28,7 @@ from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.solving.common.incumbent import PlacementIncumbent
 from rlinit.solving.common.options import SEED_STRIDE, SolveOptions
 
-_STARTS = ("heft", "segments", "data-parallel")
+_STARTS = ("heft", "segments")
 """Heuristics of milliseconds that the search begins from, the best of them; segments where memory binds."""
 
 NOTHING_FITS = "no placement respects memory, groups, exclusions and links together"

@@ -143,7 +143,7 @@ _OPENING: Strategy[PlacementSearch] = (
         "coarse schedule",
         phases.named_start,
         when=(_NO_PLAN,),
-        because="the best of two or three heuristics, a few milliseconds; ledger: 0.85 (0.68 to 1.01) on 28 problems",
+        because="the best of two heuristics, a few milliseconds; ledger: 0.85 (0.68 to 1.01) on 28 problems",
     ),
     Phase(
         "learned agent",

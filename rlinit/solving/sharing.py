@@ -181,23 +181,27 @@ def _schedule_shared(request: Request) -> Plan:
     if BEST_DEVICE in found.baselines and single < math.inf:
         kept = {BEST_DEVICE: single, **kept}
     source = found.bound_source if proven > 0.0 else ""
-    return _proven(found, HistoryEntry(budget.elapsed_s, found.values, (proven,), found.method), source, trusted, kept)
+    return _proven(found, (proven,), source, trusted, kept, budget)
 
 
 def _proven(
-    found: Plan, last: HistoryEntry, source: str, trusted: Collection[str], baselines: Mapping[str, float | None]
+    found: Plan,
+    bounds: Value,
+    source: str,
+    trusted: Collection[str],
+    baselines: Mapping[str, float | None],
+    budget: Budget,
 ) -> Plan:
     """Return the best plan of all cases with what they prove together, which its history has at the end alone."""
-    assert last.bounds is not None
     history = [dataclasses.replace(entry, bounds=None) for entry in found.history]
     said = {key: one for key, one in found.provenance.items() if key != "trusted"}
     return dataclasses.replace(
         found,
-        bounds=last.bounds,
+        bounds=bounds,
         bound_source=source,
-        status="optimal" if is_closed(found.values, last.bounds) else "feasible",
+        status="optimal" if is_closed(found.values, bounds) else "feasible",
         provenance=said | ({"trusted": ", ".join(sorted(trusted))} if trusted else {}),
-        history=(*history, last),
+        history=(*history, HistoryEntry(budget.elapsed_s, found.values, bounds, found.method)),
         baselines=baselines,
     )
 
@@ -462,8 +466,7 @@ def _joint(found: Plan, bounding: Sequence[Plan], plans: Sequence[Plan], budget:
             known = single.get(name)
             single[name] = known if value is None else value if known is None else min(known, value)
     source = found.bound_source or next((one.bound_source for one in bounding if one.bound_source), "")
-    last = HistoryEntry(budget.elapsed_s, found.values, bounds, found.method)
-    return _proven(found, last, source, {name for plan in bounding for name in plan.trusted}, single)
+    return _proven(found, bounds, source, {name for plan in bounding for name in plan.trusted}, single, budget)
 
 
 def _least_bounds(values: tuple[float, ...], bounding: Sequence[Plan]) -> tuple[float, ...]:

@@ -52,6 +52,9 @@ _PROGRAM_NODES = 500
 _MOST_PLACES = 40_000
 """Nodes times stages of a problem that is given to SCIP at most; beyond, its first relaxation takes minutes."""
 
+_FEW_PLACES = 300
+"""Nodes times stages up to which the program closes the gap within seconds: annealing would only take its time."""
+
 _NOTHING_FITS = "no assignment respects memory and exclusions together"
 
 CONTIGUOUS = "contiguous"
@@ -247,6 +250,12 @@ def _program(search: SplitSearch) -> None:
 
 
 _NO_PLAN: Condition[SplitSearch] = Condition("no plan to refine was given", lambda search: search.start is None)
+_NO_SCHEDULE: Condition[SplitSearch] = Condition(
+    "there is no schedule yet", lambda search: search.incumbent.assignment is None
+)
+_MANY_PLACES: Condition[SplitSearch] = Condition(
+    f"more than {_FEW_PLACES} nodes times stages", lambda search: search.form.num_places > _FEW_PLACES
+)
 
 _CONTIGUOUS: Strategy[StageSearch] = (
     Phase("coarse schedule", stage_phases.first_schedule),
@@ -268,8 +277,13 @@ _START = Phase(
     (_NO_PLAN,),
     because="a start, proven best where ideals are few; ledger, 4 s: 0.66 (0.30 to 1.25) on 15 problems",
 )
-_PACK = Phase("simple start", _simple_start, because="where memory or colocated ops leave no contiguous schedule")
-_ANNEAL = Phase("annealing", _anneal, 0.4, because="moves, exchanges; ledger, 4 s: 1.07 (0.93 to 1.25) on 10 problems")
+_PACK = Phase(
+    "simple start",
+    _simple_start,
+    when=(_NO_SCHEDULE,),
+    because="where memory or colocated ops leave no contiguous schedule",
+)
+_ANNEAL = Phase("annealing", _anneal, 0.4, (_MANY_PLACES,), because="moves, exchanges")
 _PROGRAM = Phase("full program", _program, because="exact; ledger, 4 s: 0.94 (0.86 to 1.00) on 10 problems")
 
 SPLIT_METHODS: dict[str, Strategy[SplitSearch]] = {
@@ -282,7 +296,7 @@ SPLIT_METHODS: dict[str, Strategy[SplitSearch]] = {
         _bound_phase("spectral", 0.3, because="balance, and the transfers that no partition avoids"),
         _PROGRAM,
     ),
-    "anneal": (_SIMPLE, _START, _PACK, replace(_ANNEAL, share=1.0)),
+    "anneal": (_SIMPLE, _START, _PACK, replace(_ANNEAL, share=1.0, when=())),
     "milp": (_SIMPLE, replace(_PROGRAM, because="it was asked for by name")),
 }
 """Phases by method."""

@@ -502,3 +502,13 @@ def test_many_sets_of_ops_have_a_plan_and_a_bound() -> None:
     assert plan.status in ("feasible", "optimal")
     assert plan.bound > 0
     assert plan.gap < 0.2
+
+
+def test_rules_that_had_no_time_say_so() -> None:
+    """A rule that was not tried is not said to be impossible, and runs of an order wait for too many ideals."""
+    hardware = Hardware.mesh([Device(f"d{i}") for i in range(4)], 1.0)
+    many = rlinit.Graph.build([(f"o{v}", {"menu": {1: [{"time_s": 1.0 + v % 7}]}}) for v in range(40)], [])
+    assert "runs of an order" in rlinit.schedule(many, hardware, **AUTO | {"replicas": 1}).phase_s
+    late = rlinit.schedule(chain(), hardware, **AUTO, time_limit_s=1e-9)
+    assert set(late.baseline_notes.values()) == {"not computed: the time limit had passed"}
+    assert "runs of an order" not in rlinit.schedule(chain(), hardware, **AUTO).phase_s
