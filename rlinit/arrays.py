@@ -32,6 +32,18 @@ ROUNDING = 1e-12
 SAFETY = 1e-9
 """Relative discount of a bound, or room of a limit, that covers the rounding of millions of operations on floats."""
 
+NOTABLE = 1e-4
+"""Part of a value by which another has to be better to count as progress."""
+
+MOST_CELLS = 12_000_000
+"""Entries of 8 bytes that a table may have: 100 MB."""
+
+WORK_A_LOOK = 100_000
+"""Ops placed, or loads looked at, by compiled searches between two looks at the clock: 5 to 50 ms."""
+
+DEFAULT_WORK = 4_000_000
+"""Loads or batches that a compiled search looks at where nobody says how many: some seconds."""
+
 
 def inverse_of(permutation: IntArray | Sequence[int]) -> IntArray:
     """Return (n,) where each of 0 .. n - 1 stands in a permutation, such as the place of each op in an order."""

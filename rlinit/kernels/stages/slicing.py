@@ -15,9 +15,6 @@ from rlinit.arrays import ROUNDING, FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.stages.arrays import CostArrays, TensorArrays
 
-_SLACK = 1.0 + ROUNDING
-"""Room for rounding in comparisons with a threshold: never prunes what is exactly at it."""
-
 
 class Chain(NamedTuple):
     """An order of n nodes: `order`, each node's `position` in it, the `last_use` (m,) of each tensor, `rest` (n + 1,).
@@ -197,7 +194,7 @@ def pipeline_pass(
     stamp = np.full(len(tensors.src), -1, np.int64)
     busy, enter, leave = np.empty(num_classes), np.empty(num_classes), np.empty(num_classes)
     alive = np.empty(len(labels.value), np.int64)
-    limit = threshold * _SLACK
+    limit = threshold * (1.0 + ROUNDING)
     met = 0
     for start in range(first, last):
         if states.skip_empty:
@@ -217,14 +214,14 @@ def pipeline_pass(
                 cost = enter[c] + busy[c]
                 if held > costs.cache[c]:
                     cost += (held - costs.cache[c]) * costs.overflow[c]
-                if held <= costs.memory[c] * _SLACK and cost <= limit:
+                if held <= costs.memory[c] * (1.0 + ROUNDING) and cost <= limit:
                     fits = True
             if not fits:
                 break
             leave_costs(start, at, chain, costs, tensors, leave)
             met += 1
             for c in range(num_classes):
-                if held > costs.memory[c] * _SLACK:
+                if held > costs.memory[c] * (1.0 + ROUNDING):
                     continue
                 cost = busy[c] + enter[c] + leave[c]
                 if held > costs.cache[c]:
@@ -306,7 +303,7 @@ def memory_pass(
     leave = np.empty(1)
     allowed = np.empty(num_classes, np.bool_)
     alive = np.empty(len(labels.off_cache), np.int64)
-    limit = peak * _SLACK
+    limit = peak * (1.0 + ROUNDING)
     met = 0
     for start in range(first, last):
         num_alive = _fill_empty(start, limit, tie, chain, labels, alive)
@@ -320,7 +317,7 @@ def memory_pass(
             held += costs.param[v]
             fits = False
             for c in range(num_classes):
-                allowed[c] = allowed[c] and costs.work[c, v] < np.inf and held <= costs.memory[c] * _SLACK
+                allowed[c] = allowed[c] and costs.work[c, v] < np.inf and held <= costs.memory[c] * (1.0 + ROUNDING)
                 fits = fits or allowed[c]
             if held > limit or not fits:
                 break

@@ -6,14 +6,11 @@ import math
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray, inverse_of
+from rlinit.arrays import MOST_CELLS, FloatArray, IntArray, inverse_of
 from rlinit.heuristics.stages.activations.kernel import slice_peaks
 from rlinit.stages.activation_problem import StageActivations
 from rlinit.stages.problem import StageAssignment, StageProblem
 from rlinit.stages.states import StageStates, num_counted
-
-MOST_CELLS = 6_000_000
-"""Most entries of the costs of slices (classes times nodes squared), and of labels; 8 bytes each."""
 
 _REPLAY_S = 3e-9
 """Seconds that an op of a slice takes when its peak is replayed."""

@@ -11,24 +11,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.arrays import SAFETY, FloatArray, IntArray
+from rlinit.arrays import SAFETY, WORK_A_LOOK, FloatArray, IntArray
 from rlinit.heuristics.stages.beam.states import States, remember
 from rlinit.heuristics.stages.filling.kernel import Loads, dive
 from rlinit.heuristics.stages.filling.stage_state import FillRule, StageState, place, reset
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.stages.arrays import StageArrays
 
-_LEAST = 1e-9
-"""Times below this share of the limit count as this share where speeds are added up."""
-
-_FIRST = 1e6
-"""Added to the urgency of an op that no other device that is left can take."""
-
 _PAIRS = 128
 """Pairs of an op and a class that are estimated in about the time of one load."""
-
-_QUOTA = 100_000
-"""Loads after which a call returns, so that the budget can be looked at: some 20 to 50 ms."""
 
 
 @njit(cache=True, nogil=True)
@@ -62,7 +53,7 @@ def rest_times(work: FloatArray, placed: NDArray[np.int8], room: IntArray, limit
     times
         Receives them.
     """
-    floor = max(_LEAST * limit, 1e-300)
+    floor = max(SAFETY * limit, 1e-300)  # rounding beside the limit
     for v in range(work.shape[1]):
         if placed[v]:
             continue
@@ -113,7 +104,7 @@ def times_after(
     value
         (n,) receives the estimates.
     """
-    floor = max(_LEAST * limit, 1e-300)
+    floor = max(SAFETY * limit, 1e-300)  # rounding beside the limit
     for v in range(len(value)):
         if placed[v]:
             continue
@@ -141,7 +132,7 @@ def _rest(
         if placed[v]:
             continue
         if value[v] == np.inf:
-            value[v], must[v] = 0.0, _FIRST
+            value[v], must[v] = 0.0, np.inf
             musts += 1
         else:
             total += value[v]
@@ -205,7 +196,7 @@ def expand_states(
 ) -> tuple[int, int]:
     """Add the children of the states from `first` on; return the next state, and the loads looked at.
 
-    Stops after a state once more than `_QUOTA` loads are looked at, and where a child has placed everything.
+    Stops after a state once more than `WORK_A_LOOK` loads are looked at, and where a child has placed everything.
 
     Parameters
     ----------
@@ -233,7 +224,7 @@ def expand_states(
     n, num_classes, work = len(a.param), class_count.shape[1], 0
     room, times, value, must = np.empty(num_classes, np.int64), np.empty((4, n)), rule.value, rule.priority
     for i in range(first, states.now[0]):
-        if work > _QUOTA:
+        if work > WORK_A_LOOK:
             return i, work
         ops = _restore(a, s, rule.forward, states.bits[i])
         left = 0
@@ -268,5 +259,5 @@ def expand_states(
                     children.now[1] = at
                     return states.now[0], work
                 children.penalty[at] = states.penalty[i] + taken - loads.score[j]
-                children.rank[at] = (total - taken + children.penalty[at]) / max(left - 1, _LEAST)
+                children.rank[at] = (total - taken + children.penalty[at]) / max(left - 1, SAFETY)
     return states.now[0], work

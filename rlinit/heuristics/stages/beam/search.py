@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlinit.arrays import ROUNDING, FloatArray, IntArray
+from rlinit.arrays import DEFAULT_WORK, MOST_CELLS, ROUNDING, SAFETY, FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.heuristics.stages.beam.kernel import expand_states
 from rlinit.heuristics.stages.beam.levels import read_levels
@@ -15,11 +15,8 @@ from rlinit.heuristics.stages.filling.stage_state import FillRule, new_state
 from rlinit.heuristics.stages.slicing.orders import Found
 from rlinit.stages.problem import StageAssignment, StageProblem
 
-_WORK = 5_000_000
-"""Loads looked at by default: some ten seconds of compiled work."""
-
-_WIDTH, _MOST_WIDTH = 10, 2_000
-"""States kept of a level at the first effort, and at most."""
+_WIDTH = 10
+"""States kept of a level at the first effort."""
 
 _DIVES = 3
 """Ways in which a stage is filled from one state; each is a child."""
@@ -29,13 +26,6 @@ _NOISES = (0.05, 0.2, 0.5)
 
 _STEEPNESS = (0.0, 0.5, 1.0, 1.0)
 """Powers of the relative speed in a priority."""
-
-_STEEPEST = 20.0
-"""Logarithm of the largest ratio of speeds that counts."""
-
-_BITS = 2**27
-"""Bytes that the children of one level may take; the width is smaller where ops are many."""
-
 
 _OVERHEAD = 400
 """What a search costs beside the loads that it looks at, in loads; it ends searches of a few ops that find no more."""
@@ -92,7 +82,7 @@ class Beam:
             full=1.0,
         )
         child_bytes = num_classes * _DIVES * (n // 8 + 2 * num_classes + 40)
-        width = max(1, min(_WIDTH * effort, _MOST_WIDTH, _BITS // child_bytes))
+        width = max(1, min(_WIDTH * effort, 8 * MOST_CELLS // child_bytes))
         levels = [new_states(1, n, num_classes)]
         levels[0].now[0] = 1
         children = new_states(width * num_classes * _DIVES, n, num_classes)
@@ -136,7 +126,7 @@ def _log_speeds(work: FloatArray, class_count: IntArray) -> FloatArray:
         speed = 1.0 / work
         mean = (class_count @ speed) / class_count.sum()
         ratio = np.log(speed / mean)
-    return np.asarray(np.clip(np.nan_to_num(ratio, nan=0.0), -_STEEPEST, _STEEPEST), np.float64)
+    return np.asarray(np.clip(np.nan_to_num(ratio, nan=0.0), np.log(SAFETY), -np.log(SAFETY)), np.float64)
 
 
 def _best(children: States, width: int) -> States:
@@ -158,9 +148,9 @@ def beam(problem: StageProblem, *, seed: int, evaluations: int | None = None, bu
     seed
         Of everything random.
     evaluations
-        Loads of stages that are looked at; by default 5 million.
+        Loads of stages that are looked at; by default 4 million.
     budget
         When to stop.
     """
     start = sliced(problem, seed, budget)
-    return bisect_from(Beam, problem, start, seed=seed, loads=evaluations or _WORK, budget=budget)
+    return bisect_from(Beam, problem, start, seed=seed, loads=evaluations or DEFAULT_WORK, budget=budget)

@@ -23,13 +23,13 @@ _EFFORT_LOADS, _MOVES_PER_LOAD = 5_000, 40
 _ATTEMPTS = 20
 """Bottlenecks that even a short run tries."""
 
-_MOVES_A_NODE, _FEWEST_MOVES, _MOST_MOVES = 16_000, 160_000, 12_000_000
-"""Moves without a time limit: for each node, and at least and at most in all."""
+_MOVES_A_NODE, _MOST_MOVES = 16_000, 12_000_000
+"""Moves without a time limit: for each node, and at most in all."""
 
 
 def default_moves(num_nodes: int) -> int:
     """Return how many moves annealing makes where no time limit ends it."""
-    return min(_MOST_MOVES, max(_FEWEST_MOVES, _MOVES_A_NODE * num_nodes))
+    return min(_MOST_MOVES, _MOVES_A_NODE * num_nodes)
 
 
 def effort_of(moves: int) -> tuple[int, int]:

@@ -29,8 +29,8 @@ from rlinit.heuristics.stages.excess.moves import (
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.stages.arrays import CostArrays, Precedence, TensorArrays
 
-_SWAPS, _EXCHANGES, _TURNS, _GROUPS = 0.4, 0.05, 0.05, 0.1
-"""Shares of moves in which two nodes change places, two stages exchange devices, two stages their positions, and nodes
+_SWAPS, _EXCHANGES, _GROUPS = 0.4, 0.05, 0.1
+"""Shares of moves in which two nodes change places, two stages exchange devices, as often their positions, and nodes
 move with what they lead to."""
 
 _MOST_GROUPED = 32
@@ -401,7 +401,7 @@ def anneal_excess(
     busy, held, cost = state.busy, state.held, state.cost
     excess, least, temperature, k = state.now[_EXCESS], state.now[_LEAST], state.now[_TEMPERATURE], len(slot)
     groups = _GROUPS if counted and monotone else 0.0  # without transfers nothing holds nodes together
-    turns = 0.0 if bound or not monotone else _TURNS
+    turns = 0.0 if bound or not monotone else _EXCHANGES
     for _ in range(moves):
         if least <= SAFETY * trial or k == 1:
             break

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from rlinit.arrays import FloatArray
+from rlinit.arrays import DEFAULT_WORK, MOST_CELLS, WORK_A_LOOK, FloatArray
 from rlinit.budget import Budget
 from rlinit.heuristics.stages.filling.kernel import fill_line, new_line, new_loads
 from rlinit.heuristics.stages.filling.stage_state import FillRule, new_state
@@ -16,21 +16,6 @@ from rlinit.heuristics.stages.slicing.orders import Found, natural, random_order
 from rlinit.kernels.stages.priorities import FEATURES, balance_prices, longest_tails, reach_sums
 from rlinit.stages.kernel_arrays import kernel_arrays
 from rlinit.stages.problem import StageAssignment, StageProblem, byte_costs, evaluate, largest_cost
-
-_WORK = 3_000_000
-"""Loads looked at by default: a few seconds of compiled work."""
-
-_RUNS = 6
-"""Fillings of the whole line for one threshold at the first effort, each by another rule."""
-
-_MOST_PAIRS = 25_000_000
-"""Pairs of ops up to which the work of all descendants is added up; beyond, the longest path stands for it."""
-
-_STAGE_WORK = 400_000
-"""Loads that are looked at for one stage at most, those of all classes together: less than 0.1 s."""
-
-_QUOTA = 20_000
-"""Loads between looks at the budget: 5 ms, or 0.1 s where ops have many tensors."""
 
 _PRICE_ROUNDS = 300
 """Rounds of multiplicative weights for the prices of devices, fewer where ops times classes are many."""
@@ -56,7 +41,7 @@ class FillSettings:
         self.arrays = kernel_arrays(problem)
         work = self.arrays.work
         self.cheapest = work.min(axis=0)
-        rounds = max(_PRICE_ROUNDS // 30, min(_PRICE_ROUNDS, _MOST_PAIRS // max(1, work.size)))
+        rounds = max(_PRICE_ROUNDS // 30, min(_PRICE_ROUNDS, MOST_CELLS // max(1, work.size)))
         self.price = balance_prices(work, problem.class_count, rounds)
         self.features = (_features(problem, work, True), _features(problem, work, False))
         self.fixed = problem.stage_class if problem.objective == "memory" else np.zeros(0, np.int64)
@@ -96,7 +81,7 @@ class FillSettings:
         slack = max(0.0, 1.0 - float(value.sum()) / max(float(self.problem.class_count @ price) * threshold, 1e-300))
         tilt = min(_MOST_TILT, 2.0 * slack) * float(rng.random()) * float(value.mean())
         cap, dives = (500 * effort, 4 * effort) if run % 2 else (100, 16 * effort)
-        most = _STAGE_WORK // self.problem.num_classes
+        most = max(1, WORK_A_LOOK // self.problem.num_classes)  # no look at the clock within a stage
         cap, dives = min(cap, most), min(dives, max(1, most // (1 + self.problem.num_nodes // 16)))
         rules = [
             FillRule(
@@ -141,7 +126,7 @@ class Filler:
         """Return an assignment within the threshold, or None after so many tries, and the loads looked at."""
         settings, problem = self.settings, self.settings.problem
         total = 0
-        for _ in range(_RUNS * effort):
+        for _ in range(2 * len(_FRONTS) * effort):  # each kind of rule for each share
             if total and self.budget.expired:
                 break
             price, rules = settings.draw(self.rng, self.runs, threshold, effort)
@@ -151,7 +136,7 @@ class Filler:
             while line.now[2] > 0 and line.now[0] <= line.now[1]:
                 if total and self.budget.expired:
                     return None, total
-                total += 1 + int(fill_line(*args, line, _QUOTA))
+                total += 1 + int(fill_line(*args, line, WORK_A_LOOK))
             self.runs += 1
             total += problem.num_nodes
             if line.now[2] == 0:
@@ -162,7 +147,7 @@ class Filler:
 def fill(problem: StageProblem, *, seed: int, evaluations: int | None = None, budget: Budget | None = None) -> Found:
     """Fill stages one after the other and bisect the bottleneck; `evaluations` are loads looked at.
 
-    Never worse than slicing the natural order. By default 3 million loads.
+    Never worse than slicing the natural order. By default 4 million loads.
 
     Parameters
     ----------
@@ -176,7 +161,7 @@ def fill(problem: StageProblem, *, seed: int, evaluations: int | None = None, bu
         When to stop.
     """
     start = sliced(problem, seed, budget)
-    return bisect_from(Filler, problem, start, seed=seed, loads=evaluations or _WORK, budget=budget)
+    return bisect_from(Filler, problem, start, seed=seed, loads=evaluations or DEFAULT_WORK, budget=budget)
 
 
 def sliced(problem: StageProblem, seed: int, budget: Budget | None) -> StageAssignment | None:
@@ -260,7 +245,7 @@ def _features(problem: StageProblem, work: FloatArray, forward: bool) -> FloatAr
     indptr, after = (problem.succ_indptr, problem.succ) if forward else (problem.pred_indptr, problem.pred)
     order = problem.order if forward else np.ascontiguousarray(problem.order[::-1])
     tail = longest_tails(order, indptr, after, mean)
-    reach = reach_sums(order, indptr, after, mean) if n * n <= _MOST_PAIRS else tail
+    reach = reach_sums(order, indptr, after, mean) if n * n <= MOST_CELLS else tail
     earliness = np.empty(n)
     earliness[order] = np.arange(n, 0, -1)
     spread = np.maximum(finite.max(axis=0) - work.min(axis=0), 0.0)
