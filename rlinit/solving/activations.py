@@ -34,7 +34,7 @@ from rlinit.solving.plans import Request
 from rlinit.solving.splits import SPLIT_BOUNDING, SPLIT_METHODS, SplitProblem, SplitSearch
 from rlinit.solving.stage_bounds import NOTHING_FITS
 from rlinit.solving.stage_phases import FEW_IDEALS, MOST_IDEALS, StageSearch, take_result
-from rlinit.solving.stages import CLOSING, METHODS, bounding_phases, checked_strategy, lowered_stages, stage_strategy
+from rlinit.solving.stages import METHODS, bounding_phases, checked_strategy, lowered_stages, stage_strategy
 from rlinit.stages.activation_problem import StageActivations, activation_value, with_activations
 from rlinit.stages.plan_fields import stage_parts, stages_from_plan
 from rlinit.stages.problem import StageAssignment
@@ -44,14 +44,8 @@ from rlinit.stages.training.plan_fields import training_parts
 from rlinit.stages.training.problem import StageTraining, training_shortfall, training_value
 from rlinit.units import format_bytes
 
-_ROUNDS = 8
-"""Slicings of orders that the slicing before made better, at most."""
-
 _SLICE_S = 0.2
 """Seconds that one slicing may take however little time is left."""
-
-_CUT_ROUNDS = 4
-"""Slicings of the order of the schedule that the slicing before found, at most."""
 
 _RESTARTS = 20
 """Descents of the cuts of interleaved stages from one schedule: each takes a hundred evaluations or more."""
@@ -169,7 +163,6 @@ def activation_form(request: Request) -> Form[RelaxedSearch]:
         What is asked for.
     """
     graph, hardware, options, budget = request.graph, request.hardware, request.options, request.budget
-    began = budget.elapsed_s
     lowered, start = lowered_stages(request)
     problem = with_activations(lowered.problem, lowered.node_of_op, graph)
     base = for_stages(problem.relaxed, budget, options.gap, _bounds_only(request.progress))
@@ -187,7 +180,6 @@ def activation_form(request: Request) -> Form[RelaxedSearch]:
         strategy,
         lambda known: stage_parts(known.assignment, known.problem, lowered, graph, hardware),
         lambda search: stage_baselines(lowered, graph, hardware, value_of, search.incumbent.budget),
-        CLOSING * (budget.elapsed_s - began),
     )
 
 
@@ -225,9 +217,7 @@ def _slice(search: RelaxedSearch) -> None:
     with incumbent.in_phase("slices with peaks"):
         for order in orders:
             improved = True
-            for _ in range(_ROUNDS):
-                if not improved or incumbent.finished:
-                    break
+            while improved and not incumbent.finished:
                 ops, seconds = np.array(order, np.int64), max(_SLICE_S, incumbent.budget.remaining_s)
                 found = slice_with_peaks(problem, ops, _between(incumbent)[1], seconds)
                 improved = incumbent.offer(found, "slices with peaks")
@@ -433,11 +423,9 @@ def _slice_relaxed(search: RelaxedSearch) -> None:
     if found is None or incumbent.finished:
         return
     with incumbent.in_phase("slices"):
-        for _ in range(_CUT_ROUNDS):
+        while found is not None and not incumbent.finished:
             order = staged_order(incumbent.problem.problem, found.stage)
-            if incumbent.finished or not _cut(incumbent, order, search.options) or incumbent.assignment is None:
-                return
-            found = incumbent.assignment
+            found = incumbent.assignment if _cut(incumbent, order, search.options) else None
 
 
 def _solve_training_ideals(search: RelaxedSearch, name: str, most: int | None = None) -> None:

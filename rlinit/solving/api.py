@@ -225,14 +225,15 @@ def _options(given: Mapping[str, Any]) -> SolveOptions:
     return SolveOptions(**{one.name: given[one.name] for one in fields(SolveOptions) if one.name in given})
 
 
-_CHECK_S, _CHECK_TRAINING_S = 1e-5, 3e-5
-"""Seconds of an op that writing and checking the plan take: kept back from the search, up to half of the limit."""
+_CLOSING_S = 3e-5
+"""Seconds of an op that making and checking the plan take, up to twice as many where chunks train: kept back from the
+search, up to half of the limit."""
 
 
 def _search_budget(graph: Graph, options: SolveOptions, spent_s: float) -> Budget:
     """Return what is left of the limit for the search, once costs and menus took `spent_s`."""
-    limit_s, each = options.time_limit_s, _CHECK_S if options.training is None else _CHECK_TRAINING_S
-    return Budget(None if limit_s is None else max(0.5 * limit_s, limit_s - spent_s - each * graph.num_ops))
+    limit_s = options.time_limit_s
+    return Budget(None if limit_s is None else max(0.5 * limit_s, limit_s - spent_s - _CLOSING_S * graph.num_ops))
 
 
 def _check_kinds(graph: object, hardware: object) -> None:

@@ -33,7 +33,7 @@ from rlinit.limits import check_number
 from rlinit.plan import Exchange, GroupRules
 from rlinit.solving.common.incumbent import Incumbent
 from rlinit.solving.common.options import SolveOptions, groups_devices
-from rlinit.solving.phases import Condition, Form, Kind, Phase, Strategy
+from rlinit.solving.phases import SIDE_SHARE, Condition, Form, Kind, Phase, Strategy
 from rlinit.solving.plans import Request
 from rlinit.stages.groups.lowering import lower_groups
 from rlinit.stages.groups.plan_fields import group_parts
@@ -161,10 +161,6 @@ GROUP_METHODS: dict[str, Strategy[GroupsSearch]] = {
 """Phases by method, and by bound."""
 
 
-_RULES_SHARE = 0.3
-"""Of the time left, what the rules that plans are compared with may take once one of them has a plan."""
-
-
 def group_baselines(search: GroupsSearch) -> list[Baseline[GroupedStages]]:
     """Return what pure data parallelism, a pure pipeline, tensor groups alone, Megatron's rule and one shape give.
 
@@ -175,7 +171,8 @@ def group_baselines(search: GroupsSearch) -> list[Baseline[GroupedStages]]:
 
     Notes
     -----
-    Stages of the rules are runs of the natural order, cut as well as they can be.
+    Stages of the rules are runs of the natural order, cut as well as they can be; once one has a plan, the others get a
+    share of the time.
     """
     problem, rows = search.incumbent.problem, list[Baseline[GroupedStages]]()
     divides, degrees = problem.microbatches % problem.replicas == 0, np.unique(problem.degrees).tolist()
@@ -202,7 +199,7 @@ def group_baselines(search: GroupsSearch) -> list[Baseline[GroupedStages]]:
     if len(problem.mixes):
         rules["one kind a stage"] = [apart]
     runs, solved, budget = prefixes_of(problem), dict[int, GroupedStages](), search.incumbent.budget
-    part = budget.share(_RULES_SHARE * budget.remaining_s)
+    part = budget.share(SIDE_SHARE * budget.remaining_s)
     for name, cases in rules.items():
         best: GroupedStages | None = None
         value, tight = float("inf"), list[GroupProblem]()

@@ -18,8 +18,8 @@ from rlinit.solving.common.incumbent import Incumbent
 from rlinit.solving.common.options import SolveOptions, groups_devices, places_ops, splits_devices, unknown_bound
 from rlinit.solving.plans import Request, Solved, checkpointed
 
-_MOST_CLOSING = 0.3
-"""Of the time left, what is kept at most for making and checking the plan."""
+SIDE_SHARE = 0.3
+"""Of the time left, what something may take that is looked at beside the search or before it."""
 
 
 class Search(Protocol):
@@ -158,8 +158,6 @@ class Form(Generic[SearchT]):
         Gives the fields of a plan, from what is known.
     baselines
         Gives what simple rules reach. Phases may append to the list.
-    closing_s
-        Seconds that making and checking the plan takes.
     """
 
     search: SearchT
@@ -167,7 +165,6 @@ class Form(Generic[SearchT]):
     strategy: Callable[[SearchT], Strategy[SearchT]]
     parts: Callable[[Incumbent[Any, Any]], dict[str, Any]]
     baselines: Callable[[SearchT], list[Baseline[Any]]]
-    closing_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,8 +248,6 @@ def solve(request: Request) -> Solved:
     """
     form = kind_of(request.options).form(request)
     search, incumbent, baselines = form.search, form.search.incumbent, list[Baseline[Any]]()
-    left_s = incumbent.budget.remaining_s
-    incumbent.budget = incumbent.budget.share(left_s - min(form.closing_s, _MOST_CLOSING * left_s))
 
     def solved(known: Incumbent[Any, Any]) -> Solved:
         return Solved(known, form.parts(known), search.origin, baselines)

@@ -27,6 +27,7 @@ from rlinit.heuristics.placements.memory.peak_relief import best_of_all
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.solving.common.incumbent import PlacementIncumbent
 from rlinit.solving.common.options import SEED_STRIDE, SolveOptions
+from rlinit.solving.phases import SIDE_SHARE
 
 _STARTS = ("heft", "segments")
 """Heuristics of milliseconds that the search begins from, the best of them; segments where memory binds."""
@@ -36,14 +37,9 @@ NOTHING_FITS = "no placement respects memory, groups, exclusions and links toget
 _SPLIT_OPS = 3_000
 """Ops up to which the blocks of a graph are solved on their own."""
 
-_GUARANTEE_SHARE = 0.3
-"""Of the time left, what the guarantee of blocks in a row may take."""
-
-_LEVELS_SHARE = 0.1
-"""Of the time left, what one heuristic may take to count more and more of the sum of tensors."""
-
-_AGENT_SHARE = 0.2
-"""Of the time left, what the agent may take: else search is ahead of it."""
+_START_SHARE = 0.2
+"""Of the time left, what the agent may take, and one heuristic that counts more and more of the sum of tensors: else
+search is ahead of them."""
 
 FIRST_MOVES = 30_000
 """Moves of the search before the first bound by linear programs: 10 to 40 ms."""
@@ -214,7 +210,7 @@ def _by_levels(search: PlacementSearch, peak: PeakMemory, name: str, alone: bool
             break
         if not alone:
             _open(search)
-        peak.slow = incumbent.budget.elapsed_s - began > _LEVELS_SHARE * incumbent.budget.remaining_s
+        peak.slow = incumbent.budget.elapsed_s - began > _START_SHARE * incumbent.budget.remaining_s
         if incumbent.finished or peak.slow:
             break
 
@@ -255,7 +251,7 @@ def auto_agent(search: PlacementSearch) -> None:
     before = search.origin
     left_s = search.incumbent.budget.remaining_s
     for ahead in (FAR, NEAR):
-        in_time = left_s >= max(ahead.left_s, ahead.seconds(search.problem) / _AGENT_SHARE)
+        in_time = left_s >= max(ahead.left_s, ahead.seconds(search.problem) / _START_SHARE)
         if in_time and (ahead is FAR or leaves_choice(search.problem)):
             learned(search, ahead)
             break
@@ -428,7 +424,7 @@ def _guarantee(incumbent: PlacementIncumbent, blocks: list[IntArray]) -> None:
     """Note how far blocks scheduled one after another can be from the optimum (thesis, Table 3.1)."""
     if len(blocks) < 2 or incumbent.problem.num_ops > _SPLIT_OPS:
         return
-    with incumbent.in_phase("guarantee"), incumbent.within(_GUARANTEE_SHARE):
+    with incumbent.in_phase("guarantee"), incumbent.within(SIDE_SHARE):
         report = guarantee(incumbent.problem, blocks, budget=incumbent.budget)
         take_bound(incumbent, report.bound_s, "split")
         factors = [pair.factor for pair in report.pairs]

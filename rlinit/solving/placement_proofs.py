@@ -20,8 +20,9 @@ from rlinit.placements.timeline import placement_of
 from rlinit.solving.common.incumbent import PlacementIncumbent
 from rlinit.solving.placement_phases import NOTHING_FITS, PlacementSearch, local_search, run_heuristic, take_bound
 
-_SERVED_SHARE = 0.5
-"""Of the time left, what the program first come, first served may take before that of any order of transfers."""
+_FIRST_SHARE = 0.5
+"""Of the time left, what the program first come, first served may take before that of any order of transfers, and in
+which a chain that is behind the bound has to be ahead of it to go on at once."""
 
 MAX_CONSTRAINT_OPS = 300
 """Ops up to which `auto` tries it: flexible job shops of 240 ops are closed, networks of 490 are hopeless."""
@@ -34,9 +35,6 @@ _IDLE_S, _IDLE_TURNS = 0.01, 20
 
 _LEAST_SHARE, _MEMORY = 0.3, 0.7
 """Of all turns' time, what search and proof get at least each; what counts of gains and time, a turn later."""
-
-_CATCHING_SHARE = 0.5
-"""Of the time left, in which a chain that is behind the bound has to be ahead of it to go on at once."""
 
 _TRIAL_CHOICES = 500
 """Choices of devices and orders between two looks at what trials found."""
@@ -71,7 +69,7 @@ def full_program(search: PlacementSearch) -> None:
     if incumbent.finished:
         return
     queued = incumbent.problem.transfers != "parallel"
-    with incumbent.in_phase("milp"), incumbent.within(_SERVED_SHARE if queued else 1.0):
+    with incumbent.in_phase("milp"), incumbent.within(_FIRST_SHARE if queued else 1.0):
         result = _program(search, PlacementMilpSettings(), "milp", bounds=not queued)
         if queued:
             incumbent.offer(result.placement, "milp")
@@ -182,7 +180,7 @@ def by_turns(search: PlacementSearch) -> None:
             ways[way]()
         seconds = incumbent.budget.elapsed_s - began
         gain, caught_up = max(0.0, gap - incumbent.gap), deficit - behind()
-        time_to_go = _CATCHING_SHARE * incumbent.budget.remaining_s
+        time_to_go = _FIRST_SHARE * incumbent.budget.remaining_s
         catching_up = behind() > 0.0 and caught_up * time_to_go > behind() * seconds
         idle = idle + 1 if seconds < _IDLE_S and gain == 0.0 else 0
         shares.reward(way, gain, max(seconds, _LEAST_TURN_S))

@@ -34,20 +34,15 @@ from rlinit.solving.placement_phases import PlacementSearch, run_heuristic
 from rlinit.solving.placement_proofs import MAX_CONSTRAINT_OPS, bound_phase, has_constraints
 from rlinit.solving.plans import Request
 
-_PROGRAM_OPS = 60
-"""Ops (times shards) up to which the full program is worth its time, unless it is asked for by name."""
+_FEW_OPS = 60
+"""Ops up to which CP-SAT goes first, and (times shards) the full program is worth its time, unless asked for by name.
+"""
 
 _EASY_BLOCK_OPS = 24
 """Ops of the largest block up to which blocks are mostly searched to the end, which leaves nothing to do."""
 
-_SMALL_CONSTRAINT_OPS = 60
-"""Ops up to which CP-SAT goes first."""
-
 _CONSTRAINT_PAIRS = 3_000
 """Pairs of an op and a device that may run it up to which CP-SAT is tried: more take seconds to write down alone."""
-
-_CLOSING_S = 2e-5
-"""Seconds that making and checking the plan takes for each batch there may be (`benchmarks.components.time_limits`)."""
 
 
 def _num_timed(search: PlacementSearch) -> int:
@@ -88,8 +83,8 @@ _BLOCKS: Condition[PlacementSearch] = Condition(
     f"blocks of at most {MAX_BLOCK_OPS} ops", lambda search: search.largest_block <= MAX_BLOCK_OPS
 )
 _SMALL_PROGRAM: Condition[PlacementSearch] = Condition(
-    f"at most {_PROGRAM_OPS} ops times shards",
-    lambda search: search.problem.num_ops * search.problem.num_shards <= _PROGRAM_OPS,
+    f"at most {_FEW_OPS} ops times shards",
+    lambda search: search.problem.num_ops * search.problem.num_shards <= _FEW_OPS,
 )
 
 _UNTIMED_OR_SMALL: Condition[PlacementSearch] = Condition(
@@ -101,11 +96,11 @@ _CONSTRAINTS: Condition[PlacementSearch] = Condition(
     lambda search: has_constraints(search) and np.isfinite(search.problem.op_time_s).sum() <= _CONSTRAINT_PAIRS,
 )
 _FEW: Condition[PlacementSearch] = Condition(
-    f"at most {_SMALL_CONSTRAINT_OPS} ops with a time", lambda search: _num_timed(search) <= _SMALL_CONSTRAINT_OPS
+    f"at most {_FEW_OPS} ops with a time", lambda search: _num_timed(search) <= _FEW_OPS
 )
 _MIDDLING: Condition[PlacementSearch] = Condition(
-    f"more than {_SMALL_CONSTRAINT_OPS} and at most {MAX_CONSTRAINT_OPS} ops with a time",
-    lambda search: _SMALL_CONSTRAINT_OPS < _num_timed(search) <= MAX_CONSTRAINT_OPS,
+    f"more than {_FEW_OPS} and at most {MAX_CONSTRAINT_OPS} ops with a time",
+    lambda search: _FEW_OPS < _num_timed(search) <= MAX_CONSTRAINT_OPS,
 )
 
 
@@ -325,7 +320,6 @@ def placement_form(request: Request) -> Form[PlacementSearch]:
         partial(_checked_strategy, graph),
         parts,
         partial(_baselines, lowered, graph, hardware),
-        _CLOSING_S * graph.num_ops * min(problem.num_shards, problem.num_devices),
     )
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from rlinit.budget import Budget
+from rlinit.budget import WATCH_S, Budget
 from rlinit.checker import verify
 from rlinit.checker.compatibility import figures_of
 from rlinit.comparison.advice import placement_advice, type_advice
@@ -29,9 +29,8 @@ from rlinit.plan import COSTS, Plan, Status, is_closed
 from rlinit.solving.common.incumbent import Incumbent, Progress, strict
 from rlinit.solving.common.options import ProblemOptions, SolveOptions, places_ops
 
-_CHECKPOINT_S, _LOOK_S, _AGAIN_S = 10.0, 0.1, 1.0
-"""Seconds between two writings of a checkpoint at least, between two looks whether there is something new, and after a
-writing that failed."""
+_CHECKPOINT_S, _AGAIN_S = 10.0, 1.0
+"""Seconds between two writings of a checkpoint at least, and after a writing that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +178,7 @@ def checkpointed(incumbent: Incumbent[Any, Any], solved: Callable[[Any], Solved]
         written: tuple[Any, ...] = (None, None, "")
         last, failed, ending = time.monotonic(), -math.inf, False
         while not ending:
-            ending, now = over.wait(_LOOK_S), time.monotonic()
+            ending, now = over.wait(WATCH_S), time.monotonic()
             known = incumbent.snapshot()
             state = known.values, known.bounds, known.infeasible
             first = written[0] is None and known.values is not None

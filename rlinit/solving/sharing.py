@@ -38,7 +38,7 @@ from rlinit.hardware import Hardware
 from rlinit.plan import DeviceUse, HistoryEntry, Plan, Status, is_closed
 from rlinit.solving.common.incumbent import Progress
 from rlinit.solving.common.options import places_ops, shares
-from rlinit.solving.phases import bound, solve
+from rlinit.solving.phases import SIDE_SHARE, bound, solve
 from rlinit.solving.plans import Request, Solved, checked_plan, resumed
 from rlinit.stages.lowering import lower_stages
 from rlinit.stages.problem import Value
@@ -47,9 +47,6 @@ from rlinit.units import format_bytes, format_seconds
 
 _MOST_SETS = 64
 """Sets of devices at work: each is a problem of its own and has a part of the time."""
-
-_WHOLE_SHARE = 0.3
-"""Of a time limit, for the plan with layers whole: it has a tenth of the ops or less, and mostly ends sooner."""
 
 
 def plan_of_cases(request: Request) -> Plan | None:
@@ -77,7 +74,7 @@ def plan_of_cases(request: Request) -> Plan | None:
 def _refined(request: Request) -> Plan:
     """Solve with layers or modules whole, then from there without; the first plan is one of the second problem too."""
     graph, options, budget = request.graph, request.options, request.budget
-    share = budget.share(_WHOLE_SHARE * budget.remaining_s)
+    share = budget.share(SIDE_SHARE * budget.remaining_s)
     whole = dataclasses.replace(request, graph=graph.group(options.refine or "layer"), budget=share)
     first = checked_plan(solve(whole), whole)
     spent = budget.elapsed_s

@@ -34,7 +34,8 @@ from rlinit.solving.common.incumbent import Incumbent, Progress, for_stages
 from rlinit.solving.common.options import SolveOptions
 from rlinit.solving.phases import Condition, Form, Kind, Phase, Strategy, follow
 from rlinit.solving.plans import Request
-from rlinit.solving.stage_phases import StageSearch, take_result
+from rlinit.solving.stage_bounds import MOST_PLACES, PROGRAM_NODES, TOO_LARGE
+from rlinit.solving.stage_phases import FEW_PLACES, StageSearch, take_result
 from rlinit.stages.lowering import LoweredStages, lower_stages
 from rlinit.stages.problem import StageAssignment, StageProblem, evaluate
 from rlinit.stages.splits.chunks import (
@@ -45,15 +46,6 @@ from rlinit.stages.splits.chunks import (
     chunks_from_plan,
     from_contiguous,
 )
-
-_PROGRAM_NODES = 500
-"""Branch-and-bound nodes of the program where no time limit is set."""
-
-_MOST_PLACES = 40_000
-"""Nodes times stages of a problem that is given to SCIP at most; beyond, its first relaxation takes minutes."""
-
-_FEW_PLACES = 300
-"""Nodes times stages up to which the program closes the gap within seconds: annealing would only take its time."""
 
 _NOTHING_FITS = "no assignment respects memory and exclusions together"
 
@@ -234,15 +226,15 @@ def _program(search: SplitSearch) -> None:
     incumbent = search.incumbent
     if incumbent.finished:
         return
-    if search.form.num_places > _MOST_PLACES:
-        incumbent.note = f"the program on SCIP was left out: more than {_MOST_PLACES:,} ops times stages"
+    if search.form.num_places > MOST_PLACES:
+        incumbent.note = TOO_LARGE
         return
     with incumbent.in_phase("milp"):
         result = search.form.program().solve(
             budget=incumbent.budget,
             start=incumbent.assignment,
             lower=incumbent.bounds[0] if incumbent.bounds else 0.0,
-            node_limit=None if search.options.timed else _PROGRAM_NODES,
+            node_limit=None if search.options.timed else PROGRAM_NODES,
             on_solution=lambda found: incumbent.offer(found, "milp"),
             on_bound=lambda bounds: incumbent.raise_bound(bounds, "milp"),
         )
@@ -254,7 +246,8 @@ _NO_SCHEDULE: Condition[SplitSearch] = Condition(
     "there is no schedule yet", lambda search: search.incumbent.assignment is None
 )
 _MANY_PLACES: Condition[SplitSearch] = Condition(
-    f"more than {_FEW_PLACES} nodes times stages", lambda search: search.form.num_places > _FEW_PLACES
+    f"more than {FEW_PLACES} nodes times stages, where the program is soon done",
+    lambda search: search.form.num_places > FEW_PLACES,
 )
 
 _CONTIGUOUS: Strategy[StageSearch] = (

@@ -21,11 +21,13 @@ from rlinit.stages.problem import Value
 
 NOTHING_FITS = "no assignment respects precedence, memory and exclusions together"
 
-_MOST_PROGRAM_NODES = 5_000
-"""Nodes of a problem that is given to SCIP at most; beyond, building the program alone takes minutes."""
+MOST_PLACES = 40_000
+"""Nodes times stages of a problem that is given to SCIP at most; beyond, its first relaxation takes minutes."""
 
-_BOUND_NODES = 2_000
-"""Branch-and-bound nodes of a bound that is a program of its own, where no time limit is set."""
+PROGRAM_NODES = 2_000
+"""Branch-and-bound nodes of a program on SCIP where no time limit is set, so that runs repeat."""
+
+TOO_LARGE = f"programs on SCIP were left out: more than {MOST_PLACES:,} ops times stages"
 
 _INTERVALS, _TIMED_INTERVALS = 8_000, 1_000_000
 """Intervals of ideals at most: without a time limit, and with one, which then ends it."""
@@ -58,9 +60,9 @@ def bound_phase(incumbent: StageIncumbent, name: str) -> None:
 
 def fits_scip(incumbent: StageIncumbent) -> bool:
     """Return whether the problem is small enough for a program on SCIP; leave a note where it is not."""
-    if incumbent.problem.num_nodes <= _MOST_PROGRAM_NODES:
+    if incumbent.problem.num_nodes * incumbent.problem.num_stages <= MOST_PLACES:
         return True
-    incumbent.note = f"programs on SCIP were left out: more than {_MOST_PROGRAM_NODES:,} ops"
+    incumbent.note = TOO_LARGE
     return False
 
 
@@ -112,7 +114,7 @@ def _program(incumbent: StageIncumbent, bound: Callable[..., float], **options: 
 
 def _guess(incumbent: StageIncumbent, only_heavy: bool) -> Value:
     upper = _upper(incumbent)
-    return _program(incumbent, guess_bound, upper=upper, node_limit=_BOUND_NODES, only_heavy=only_heavy)
+    return _program(incumbent, guess_bound, upper=upper, node_limit=PROGRAM_NODES, only_heavy=only_heavy)
 
 
 BOUNDS: Mapping[str, Callable[[StageIncumbent], Value]] = {

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rlinit.agent.selection import SHIPPED_STAGES, choose_for_stages
 from rlinit.agent.stages.decoding import OrderProposer, decode_stages
-from rlinit.arrays import FloatArray
+from rlinit.arrays import DEFAULT_WORK, FloatArray
 from rlinit.budget import UNLIMITED
 from rlinit.errors import RlinitError
 from rlinit.exact.solvers.cp_sat import SHORT_WORK, ConstraintSettings, is_available, require_available
@@ -31,7 +31,7 @@ from rlinit.heuristics.stages.filling.search import Filler, bisect_from
 from rlinit.heuristics.stages.filling.threshold_search import Attempt
 from rlinit.solving.common.incumbent import Incumbent, StageIncumbent
 from rlinit.solving.common.options import SEED_STRIDE, SolveOptions, Window
-from rlinit.solving.stage_bounds import NOTHING_FITS, bound_phase, fits_scip, stage_bounds
+from rlinit.solving.stage_bounds import NOTHING_FITS, PROGRAM_NODES, bound_phase, fits_scip, stage_bounds
 from rlinit.stages.problem import StageAssignment, StageResult, Value
 from rlinit.stages.states import num_counted
 from rlinit.stages.window import free_nodes
@@ -45,8 +45,8 @@ FEW_LABELS = 3_000_000
 _IDEALS_PER_S = 200_000
 """Ideals that are enumerated in a second of the time left; enumeration itself cannot be interrupted."""
 
-_FILL_LOADS = 1_000_000
-"""Loads of stages that filling looks at where no time limit ends it."""
+FEW_PLACES = 240
+"""Nodes times stages up to which the full program often closes the gap within seconds (`pipeline`)."""
 
 _OPENING_LOADS = 200
 """Loads of the first beam for each op and class: three attempts from either end."""
@@ -58,9 +58,6 @@ have 80,000 and more and are hopeless."""
 
 MOST_IDEALS = 2_000_000
 """Largest number of ideals to enumerate."""
-
-_WINDOW_NODES, _FULL_NODES = 500, 5_000
-"""Branch-and-bound nodes of one window, and of the full program, where no time limit is set, so that runs repeat."""
 
 
 @dataclass(slots=True)
@@ -254,7 +251,7 @@ def _fill_by(
             incumbent.problem,
             incumbent.assignment,
             seed=search.options.seed if seed is None else seed,
-            loads=loads or (UNLIMITED if search.options.timed else _FILL_LOADS),
+            loads=loads or (UNLIMITED if search.options.timed else DEFAULT_WORK),
             lower=incumbent.bounds[0] if incumbent.bounds else 0.0,
             quantum=incumbent.quantum,
             budget=incumbent.budget,
@@ -364,7 +361,7 @@ def windows(search: StageSearch) -> None:
             return
         free = free_nodes(incumbent.problem, incumbent.assignment.stage, gamma, search.doubt)
         with incumbent.part(f"window of {gamma:g} levels"), incumbent.in_phase(f"window: gamma {gamma:g}"):
-            result = _milp(incumbent, free, None if search.options.timed else _WINDOW_NODES)
+            result = _milp(incumbent, free, None if search.options.timed else PROGRAM_NODES)
             take_result(incumbent, result, "window", full=bool(free.all()))
 
 
@@ -383,7 +380,7 @@ def full_program(search: StageSearch) -> None:
     if incumbent.finished or not fits_scip(incumbent):
         return
     with incumbent.in_phase("milp"):
-        nodes = None if search.options.timed else _FULL_NODES
+        nodes = None if search.options.timed else PROGRAM_NODES
         take_result(incumbent, _milp(incumbent, None, nodes), "milp")
 
 

@@ -18,21 +18,14 @@ from rlinit.solving.common.incumbent import for_stages
 from rlinit.solving.phases import TIMED, Condition, Form, Kind, Phase, Strategy
 from rlinit.solving.plans import Request
 from rlinit.solving.stage_bounds import bound_phase, stage_bounds
-from rlinit.solving.stage_phases import FEW_IDEALS, FEW_LABELS, StageSearch, exact_ideals
+from rlinit.solving.stage_phases import FEW_IDEALS, FEW_LABELS, FEW_PLACES, StageSearch, exact_ideals
 from rlinit.stages.lowering import LoweredStages, lower_stages
 from rlinit.stages.plan_fields import stage_parts, stages_from_plan
 from rlinit.stages.problem import StageAssignment, evaluate
 from rlinit.stages.training.lowering import has_backward
 
-CLOSING = 2.0
-"""Making and checking the plan takes so many times as long as lowering did."""
-
-
 _FEW_STAGES = 4
 """Stages up to which the full program often closes the gap."""
-
-_FEWER_STAGES, _FEW_CELLS = 3, 200
-"""Stages, and nodes times stages, up to which it often does so within seconds (`pipeline`)."""
 
 
 def _bound(name: str) -> Callable[[StageSearch], None]:
@@ -64,11 +57,8 @@ _UP_TO_FEW: Condition[StageSearch] = Condition(
     f"at most {_FEW_STAGES} stages", lambda search: search.incumbent.problem.num_stages <= _FEW_STAGES
 )
 _SMALL: Condition[StageSearch] = Condition(
-    f"at most {_FEWER_STAGES} stages and {_FEW_CELLS} nodes times stages",
-    lambda search: (
-        (k := search.incumbent.problem.num_stages) <= _FEWER_STAGES
-        and k * search.incumbent.problem.num_nodes <= _FEW_CELLS
-    ),
+    f"at most {FEW_PLACES} nodes times stages",
+    lambda search: search.incumbent.problem.num_stages * search.incumbent.problem.num_nodes <= FEW_PLACES,
 )
 
 _MOST_OPENED = 5_000
@@ -302,7 +292,6 @@ def stage_form(request: Request) -> Form[StageSearch]:
         What is asked for.
     """
     graph, hardware, options, budget = request.graph, request.hardware, request.options, request.budget
-    began = budget.elapsed_s
     lowered, start = lowered_stages(request)
     merging = options.method == "auto" and options.objective == "pipeline"
     joined = merge_weightless(lowered.problem) if merging else MergedProblem.whole(lowered.problem)
@@ -320,7 +309,6 @@ def stage_form(request: Request) -> Form[StageSearch]:
         checked_strategy,
         lambda known: stage_parts(known.assignment, joined.problem, searched, graph, hardware),
         baselines,
-        CLOSING * (budget.elapsed_s - began),
     )
 
 
