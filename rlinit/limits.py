@@ -20,6 +20,15 @@ LARGEST_BATCH = 2**31 - 1
 MAX_DEVICES = 2048
 """Devices of one hardware: tables of every pair of them stay small."""
 
+MAX_NESTING = 100
+"""Lists or calls within each other that a file may have: far below where Python's recursion ends."""
+
+MAX_TEXT = 10_000
+"""Characters of a name or an expression in a file: those that tools write have some hundred."""
+
+MAX_TERMS = 4096
+"""Numbers, or terms multiplied out, that what is computed from a file may have, and bits of each."""
+
 _UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 """What neither UTF-8 nor XML can hold: control characters, halves of surrogate pairs, non-characters."""
 

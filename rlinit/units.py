@@ -21,6 +21,9 @@ _FILES = {"float16": "fp16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8"
 
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {f"{prefix}i": 1024.0**power for power, prefix in enumerate(("K", "M", "G", "T", "P"), start=1)}
+MS_PER_S = 1000.0
+"""Milliseconds of a second."""
+
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 
 _UNITS: dict[str, dict[str, float]] = {

@@ -18,6 +18,7 @@ from rlinit.files import read_json
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
 from rlinit.limits import check_device_count
+from rlinit.units import MS_PER_S
 
 __all__ = ["ACCELERATOR", "CPU", "load"]
 
@@ -27,8 +28,6 @@ ACCELERATOR = "accelerator"
 CPU = "cpu"
 """Kind of a CPU core."""
 
-_MS = 1000.0
-"""Milliseconds of a second."""
 _Row = Mapping[str, Any]
 
 
@@ -104,11 +103,11 @@ def _tensors(edges: Sequence[_Row], source: Path, *, loose: bool) -> tuple[dict[
             if not loose:
                 raise InvalidGraph(f"{source}: edges from node {u} have different sizes; expected one for each source")
             size[u] = None
-    cost_s = {u: cost / _MS for u, cost in cost_ms.items()}
+    cost_s = {u: cost / MS_PER_S for u, cost in cost_ms.items()}
     given = {u: float(bytes_) for u, bytes_ in size.items() if bytes_ is not None}
     costliest = max(cost_ms, key=cost_ms.__getitem__, default=None)
     if costliest is not None and len(given) == len(cost_ms) and given[costliest] > 0 and cost_ms[costliest] > 0:
-        bandwidth = given[costliest] * _MS / cost_ms[costliest]
+        bandwidth = given[costliest] * MS_PER_S / cost_ms[costliest]
         if math.isfinite(bandwidth) and all(given[u] / bandwidth == cost_s[u] for u in cost_s):
             return given, bandwidth
     return cost_s, 1.0
@@ -116,7 +115,7 @@ def _tensors(edges: Sequence[_Row], source: Path, *, loose: bool) -> tuple[dict[
 
 def _attributes(node: _Row, out_bytes: Mapping[int, float], shared: Mapping[Any, int]) -> dict[str, Any]:
     row: dict[str, Any] = {
-        "time_s": {ACCELERATOR: node["fpgaLatency"] / _MS, CPU: node["cpuLatency"] / _MS},
+        "time_s": {ACCELERATOR: node["fpgaLatency"] / MS_PER_S, CPU: node["cpuLatency"] / MS_PER_S},
         "param_bytes": node["size"],
     }
     if node["id"] in out_bytes:

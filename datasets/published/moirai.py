@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 from rlinit.errors import InvalidGraph, imported
 from rlinit.graph import Graph
 from rlinit.hardware import Device, Hardware
+from rlinit.units import MS_PER_S
 
 __all__ = ["from_rows", "load"]
 
-_MS = 1000.0
-"""Milliseconds of a second."""
 _BITS = 8.0
 """Of a byte: the files count memory in bits."""
 _ROUNDING_MS = 0.5e-5  # transfers are rounded to five decimals of a millisecond
@@ -113,20 +112,20 @@ def from_rows(rows: Sequence[Sequence[object]], name: str) -> tuple[Graph, Hardw
             moved[i] = table.transfers(row, d, len(followers))
     out_ms, ms_per_unit = _fit(moved.reshape(len(tasks), -1), name)
     fastest = ms_per_unit[ms_per_unit > 0].min(initial=math.inf)
-    unit = _FASTEST / _MS * fastest if math.isfinite(fastest) else 0.0  # bytes of one unit of the fit
+    unit = _FASTEST / MS_PER_S * fastest if math.isfinite(fastest) else 0.0  # bytes of one unit of the fit
     ops = [
         (
             str(task),
             {
                 "param_bytes": table.one(row, "mi") / _BITS,
                 "out_bytes": float(out_ms[i] * unit),
-                "time_s": {f"p{k}": table.one(row, f"p{k}") / _MS for k in range(d)},
+                "time_s": {f"p{k}": table.one(row, f"p{k}") / MS_PER_S for k in range(d)},
             },
         )
         for i, (task, row) in enumerate(tasks.items())
     ]
     with np.errstate(divide="ignore"):
-        bandwidth = np.where(ms_per_unit > 0, unit * _MS / ms_per_unit, np.inf).reshape(d, d)
+        bandwidth = np.where(ms_per_unit > 0, unit * MS_PER_S / ms_per_unit, np.inf).reshape(d, d)
     devices = tuple(Device(f"p{i}", f"p{i}", memory[i] or math.inf) for i in range(d))
     return Graph.build(ops, pairs, name=name), Hardware(devices, bandwidth, np.zeros((d, d)), name)
 

@@ -15,11 +15,10 @@ from typing import Any, Literal
 from rlinit.errors import InvalidGraph
 from rlinit.files import read_text
 from rlinit.graph import Graph
+from rlinit.units import MS_PER_S
 
 __all__ = ["load"]
 
-_MS = 1000.0
-"""Milliseconds of a second."""
 _NODE = re.compile(r"(\S+) -- (.*) -- (forward_compute_time=.*?)(?: -- stage_id=\d+)?$")
 _EDGE = re.compile(r"\t(\S+) -- (\S+)$")
 _NUMBERED = re.compile(r"node\d+")
@@ -86,7 +85,7 @@ def _op(line: str, passes: str, where: str) -> tuple[str, dict[str, Any]]:
     milliseconds = values["forward_compute_time"] + (values["backward_compute_time"] if passes == "both" else 0.0)
     return node[1], {
         "op": re.split(r"\W", node[2], maxsplit=1)[0],
-        "time_s": milliseconds / _MS,
+        "time_s": milliseconds / MS_PER_S,
         "out_bytes": values["activation_size"],
         "param_bytes": values["parameter_size"],
         "label": node[2],

@@ -11,10 +11,9 @@ from importlib import resources
 from typing import Any
 
 from rlinit.errors import RlinitError
+from rlinit.limits import MAX_TERMS
 
 _NAMESPACES = ("aten", "prims")
-_MAX_VARIANTS = 4096
-"""Rules that one with optional ops may stand for: twelve of these ops."""
 
 
 class InvalidRules(RlinitError, ValueError):
@@ -71,8 +70,8 @@ class FusionRules:
         for rule in self.rules:
             if isinstance(rule, str):
                 raise InvalidRules(f"rule {rule!r} is not a sequence of classes and kinds")
-            if 2 ** sum(op.endswith("?") for op in rule) > _MAX_VARIANTS:
-                raise InvalidRules(f"rule {rule!r} has more than {_MAX_VARIANTS} variants; mark fewer ops with '?'")
+            if 2 ** sum(op.endswith("?") for op in rule) > MAX_TERMS:
+                raise InvalidRules(f"rule {rule!r} has more than {MAX_TERMS} variants; mark fewer ops with '?'")
 
     @classmethod
     def default(cls) -> FusionRules:

@@ -20,15 +20,13 @@ from rlinit.importers.onnx.axes import axes_of
 from rlinit.importers.onnx.flops import node_flops
 from rlinit.importers.onnx.layouts import values_of, view_places
 from rlinit.importers.onnx.shapes import Prepared, infer_types, is_small
+from rlinit.limits import MAX_TEXT
 
 _RANDOM = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
 )
 _RELABELS = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "DequantizeLinear"})
 """Ops on a constant whose reader holds the constant as it is stored, not their output."""
-
-_MAX_SCOPE = 10_000
-"""Characters of a node's scopes; torch writes some hundred."""
 
 _WEIGHT_READERS = frozenset(
     {"Conv", "ConvInteger", "QLinearConv", "ConvTranspose", "MatMul", "MatMulInteger", "QLinearMatMul", "Gemm"}
@@ -339,7 +337,7 @@ def _step(
 
 def _scopes(node: Any) -> dict[str, list[list[str]]]:
     """Return [path, class] of the torch modules around a node, which torch's exporter writes into its metadata."""
-    said = {entry.key: entry.value for entry in node.metadata_props if len(entry.value) <= _MAX_SCOPE}
+    said = {entry.key: entry.value for entry in node.metadata_props if len(entry.value) <= MAX_TEXT}
     try:
         paths = ast.literal_eval(said.get("pkg.torch.onnx.name_scopes", "[]"))
         classes = ast.literal_eval(said.get("pkg.torch.onnx.class_hierarchy", "[]"))

@@ -10,9 +10,10 @@ from typing import Any
 from rlinit.errors import InvalidGraph
 from rlinit.importers.common.tensors import TensorType
 from rlinit.importers.onnx.type_inference import element_name, inferred_types
+from rlinit.limits import MAX_TERMS
 
-_MAX_INTEGERS, _MAX_FLOATS = 4096, 8
-"""Elements of a constant that shapes may be computed from: sizes and places; the scales of a Resize."""
+_MAX_FLOATS = 8
+"""Floats of a constant that shapes may be computed from: the scales of a Resize."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ def _without_weights(model: Any, given: Mapping[str, TensorType]) -> Any:
 
 def is_small(tensor: Any) -> bool:
     """Whether a stored tensor is one that shapes may be computed from."""
-    limit = {1: _MAX_FLOATS, 6: _MAX_INTEGERS, 7: _MAX_INTEGERS, 9: _MAX_INTEGERS}.get(tensor.data_type, -1)
+    limit = {1: _MAX_FLOATS, 6: MAX_TERMS, 7: MAX_TERMS, 9: MAX_TERMS}.get(tensor.data_type, -1)
     return bool(0 <= math.prod(tensor.dims) <= limit)
 
 

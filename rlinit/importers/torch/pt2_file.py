@@ -18,12 +18,11 @@ from rlinit.errors import BackendUnavailable, InvalidGraph, first_line
 from rlinit.files import MAX_BYTES
 from rlinit.importers.torch.export import import_torch
 from rlinit.importers.torch.size_expressions import is_size_expression
+from rlinit.limits import MAX_NESTING
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-_MAX_DEPTH = 200
-"""Lists within lists of a file, below where Python's recursion ends."""
 _STRUCTURES = re.compile(r'"(transformers\.(?:modeling_outputs|cache_utils|models\.\w+\.modeling_\w+))\.\w+"')
 """Classes of inputs and outputs that transformers makes known to torch when their module is imported."""
 
@@ -90,8 +89,8 @@ def _check(value: Any, source: str, depth: int) -> None:
 
     Size expressions end in `sympy.sympify`, which evaluates Python; operator names end in `getattr`.
     """
-    if depth > _MAX_DEPTH:
-        raise InvalidGraph(f"{source}: the program is nested more than {_MAX_DEPTH} deep")
+    if depth > MAX_NESTING:
+        raise InvalidGraph(f"{source}: the program is nested more than {MAX_NESTING} deep")
     if isinstance(value, list):
         for entry in value:
             _check(entry, source, depth + 1)

@@ -13,14 +13,8 @@ import re
 import warnings
 from dataclasses import dataclass
 
-_MAX_LENGTH = 10_000
-"""Characters of an expression: exported ones have some hundred."""
-_MAX_DEPTH = 60
-"""Calls within calls."""
-_MAX_BITS = 4096
-"""Bits of the longest number; products of a few dozen dimensions of 64 bits fit."""
-_MAX_TERMS = 4096
-"""Terms of an expression whose products of sums are multiplied out."""
+from rlinit.limits import MAX_NESTING, MAX_TERMS, MAX_TEXT
+
 _SYMBOL_BITS = 64
 """Of a dimension."""
 _DOUBLE = 53
@@ -55,7 +49,7 @@ class _Size:
 
 def is_size_expression(text: object) -> bool:
     """Return whether a text is arithmetic on numbers and symbols of a small result; nothing of it is evaluated."""
-    if not isinstance(text, str) or len(text) > _MAX_LENGTH:
+    if not isinstance(text, str) or len(text) > MAX_TEXT:
         return False
     try:
         with warnings.catch_warnings():
@@ -68,7 +62,7 @@ def is_size_expression(text: object) -> bool:
 
 def _size(node: ast.expr, depth: int) -> _Size:
     """Return the size of a node's result; ValueError where it is not arithmetic, or too large."""
-    if depth > _MAX_DEPTH:
+    if depth > MAX_NESTING:
         raise ValueError
     if isinstance(node, ast.Constant):
         return _number(node.value)
@@ -142,7 +136,7 @@ def _power(name: str, arguments: list[_Size]) -> _Size:
             return _limited(base.bits, base.terms)
         raise ValueError
     size = abs(exponent.value)
-    if size > _MAX_BITS:
+    if size > MAX_TERMS:
         raise ValueError
     if name not in _POWERS:
         return _limited(base.bits + size, base.terms)
@@ -150,6 +144,6 @@ def _power(name: str, arguments: list[_Size]) -> _Size:
 
 
 def _limited(bits: float, terms: float) -> _Size:
-    if bits > _MAX_BITS or terms > _MAX_TERMS:
+    if bits > MAX_TERMS or terms > MAX_TERMS:
         raise ValueError
     return _Size(bits, max(terms, 1))
