@@ -10,6 +10,12 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.placements.timeline import TimelineArrays
 
+HOT = 0.3
+"""First temperature, relative to what an op mostly takes."""
+
+DRAWS = 16
+"""Changes that are drawn at most until one is allowed."""
+
 RUN_SHARE = 0.6
 """Of the moves of shards of one op, those that take a run of them, not all that a device has."""
 

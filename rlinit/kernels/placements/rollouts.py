@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import ROUNDING, FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.placements.rollout_arrays import Policy, RolloutArrays, RolloutTrace
 from rlinit.kernels.placements.slots import SLOT_BLOCK, hot_kernel, insert_batch, insert_start
-
-_UNLIKELY = 30.0
-"""What is less likely than the likeliest by this logarithm is not drawn: exponentials take most of the time."""
 
 
 @hot_kernel
@@ -49,7 +46,7 @@ def arrived(a: RolloutArrays, g: int, v: int, i: int, device: IntArray, end: Flo
 
 @njit(cache=True, nogil=True)
 def draw_index(rng: np.random.Generator, logits: FloatArray, count: int, temperature: float) -> int:
-    """Return an index below `count` drawn by softmax; what is 1e-13 times as likely as the likeliest never is.
+    """Return an index below `count` drawn by softmax; what is 1e-12 times as likely as the likeliest never is.
 
     Parameters
     ----------
@@ -65,7 +62,7 @@ def draw_index(rng: np.random.Generator, logits: FloatArray, count: int, tempera
     most = -np.inf
     for k in range(count):
         most = max(most, logits[k])
-    least = most - _UNLIKELY * temperature
+    least = most + np.log(ROUNDING) * temperature  # exponentials take most of the time
     total = 0.0
     for k in range(count):
         if logits[k] >= least:

@@ -31,9 +31,6 @@ _CUTS = 256
 _CUTS_ON_DEVICES = 4_096
 """Places times devices, at most: the dynamic program takes time with its square, a second on 64 devices."""
 
-_SLICE_STEPS = 10_000_000
-"""Steps of the dynamic program between two looks at the clock: 5 to 20 ms."""
-
 _LIVE_STEPS = 50_000_000
 """Places of an order that live tensors are counted at, in all: about 0.1 s."""
 
@@ -144,11 +141,10 @@ def _best_cuts(
 
     Arrays are those of `extend_cuts`; `exact`: over all subsets and turns, else for devices in the order given.
     """
-    d, p = work.shape[0], work.shape[1] - 1
+    d, p = work.shape[0], work.shape[1] - 1  # a row takes milliseconds at most
     table = new_cuts(1 << d if exact else 1, d, p)
     extend, first, rows = (extend_cuts, 1, (1 << d) - 1) if exact else (extend_cuts_in_turn, 0, d)
-    steps = (d if exact else 1) * d * p * p  # At most, in a row.
-    for part in slices(rows, max(1, _SLICE_STEPS // max(1, steps)), budget):
+    for part in slices(rows, 1, budget):
         extend(table, first, first + part, work, forbidden, need, capacity, move)
         first += part
     return best_cuts(table)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from rlinit.arrays import IntArray
+from rlinit.arrays import NOTABLE, IntArray
 from rlinit.budget import UNLIMITED, Budget, WorkShares
 from rlinit.heuristics.placements.list_scheduling.heuristics import whole_ops
 from rlinit.heuristics.placements.local_search.window_passes import (
@@ -19,6 +19,7 @@ from rlinit.heuristics.placements.local_search.window_passes import (
     search_critical_paths,
 )
 from rlinit.kernels.orders import kahn
+from rlinit.kernels.placements.annealing import DRAWS
 from rlinit.kernels.placements.list_scheduling import upward_rank
 from rlinit.placements.arrays import mean_transfer_s
 from rlinit.placements.ports import carriers
@@ -34,29 +35,17 @@ _WIDTHS = (8, 64)
 _STALLED = 6
 """Passes without improvement after which the moves in a window grow."""
 
-_FIRST_RATE = 200_000.0
-"""Evaluations a second that are counted on before the first pass; later, those of the pass before."""
-
 _PASS_SHARE = 0.2
 """Part of the time left that a pass may take, so that the last ones end."""
 
-_NOTABLE = 1e-4
-"""Part of the makespan by which a pass has to be better to count as progress."""
-
 _STEPS = (250, 4_000)
 """Fewest and most steps of a search along critical paths; doubled while it finds nothing better."""
-
-_WORK_OF_MOVE = 30
-"""Work of such a search that takes about as long as a move in a window."""
 
 _LEAST_SHARE, _MEMORY = 0.08, 0.8
 """Of all work, what each way to search gets at least; what counts of gains and work, a turn later."""
 
 _TIMELINE_COST = 30
 """Moves in windows that take about the time of one whole timeline."""
-
-_GROUP_DRAWS = 20
-"""Groups and devices that are drawn until one may be there."""
 
 _SPLITS = 2_000
 """Ways to split the shards of an op over devices that are looked at for a start."""
@@ -172,7 +161,6 @@ class _Windows:
     def __init__(self, problem: PlacementProblem, start: Placement, value_of: Callable[[Placement], float]) -> None:
         self.found, self.value = start, value_of(start)
         self._value_of = value_of
-        self.rate = _FIRST_RATE
         self.stalled, self.work = 0, 0
         self._problem = problem
         self._passes = self._passes_from(start)
@@ -191,9 +179,7 @@ class _Windows:
         width = int(np.exp(rng.uniform(*np.log(_WIDTHS))))
         windows = max(1, 2 * self._problem.num_ops // width)
         each = max(1, min(self._moves, limit // windows))
-        began = time.perf_counter()
         tried = self._tried(rng, width, windows, each, budget)
-        self.rate = each * windows / max(time.perf_counter() - began, 1e-6)
         self._turn += 1
         self.work += each * windows * min(width, self._problem.num_ops)
         self._keep(tried)
@@ -212,7 +198,7 @@ class _Windows:
         current = self._value_of(tried)
         if current == np.inf and self.value < np.inf:
             self._passes = self._passes_from(self.found)
-        notable = current < self.value * (1.0 - _NOTABLE)
+        notable = current < self.value * (1.0 - NOTABLE)
         self.stalled, self._waited = (0, 0) if notable else (self.stalled + 1, self._waited + 1)
         if current < self.value:
             self.found, self.value = tried, current
@@ -246,7 +232,7 @@ class _Search:
         if self._groups:
             self._ways.append(self._from_moved_group)
         self._shares = WorkShares(len(self._ways), _LEAST_SHARE, _MEMORY)
-        self.rate = _FIRST_RATE
+        self.rate = 0.0  # moves a second; the first pass, as short as can be, tells
 
     def _value_of(self, tried: Placement) -> float:
         value = makespan(self._problem, tried)
@@ -277,15 +263,15 @@ class _Search:
         before = self._best.value
         tried, work = search_critical_paths(self._problem, self.found, self._rng, self._steps, budget)
         self._offer(tried)
-        notable = self._best.value < before * (1.0 - _NOTABLE)
+        notable = self._best.value < before * (1.0 - NOTABLE)
         self._steps = _STEPS[0] if notable else min(2 * self._steps, _STEPS[1])
-        return max(1, work // _WORK_OF_MOVE), work
+        return max(1, int(work / np.sqrt(np.prod(_WIDTHS)))), work  # in windows of mean width
 
     def _under_contention(self, limit: int, budget: Budget | None) -> tuple[int, int]:
         timelines = max(1, min(self._steps, limit // _TIMELINE_COST))
         before = self._best.value
         self._offer(anneal_under_contention(self._problem, self.found, self._rng, timelines, budget))
-        notable = self._best.value < before * (1.0 - _NOTABLE)
+        notable = self._best.value < before * (1.0 - NOTABLE)
         self._steps = _STEPS[0] if notable else min(2 * self._steps, _STEPS[1])
         return timelines * _TIMELINE_COST, timelines * self._problem.num_ops
 
@@ -301,7 +287,7 @@ class _Search:
         """Return the best with a group on another device, or the best where no group drawn can be there."""
         problem, start = self._problem, timeline(self._problem, self.found).start_s
         first = np.repeat(np.fmin.reduce(start, axis=1)[:, None], problem.num_devices, axis=1)
-        for _ in range(_GROUP_DRAWS):
+        for _ in range(DRAWS):
             device = self.found.device.copy()
             device[self._groups[self._rng.integers(len(self._groups))]] = self._rng.integers(problem.num_devices)
             if not np.array_equal(device, self.found.device):

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray, inverse_of
+from rlinit.arrays import WORK_A_LOOK, FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget
 from rlinit.heuristics.placements.list_scheduling.common import device_memory, slices
 from rlinit.heuristics.placements.local_search.batch_annealing import (
@@ -23,7 +23,7 @@ from rlinit.heuristics.placements.local_search.window_annealing import (
     end_pass,
     new_op_sequence,
 )
-from rlinit.kernels.placements.annealing import PassPlan, cooling_factor
+from rlinit.kernels.placements.annealing import HOT, PassPlan, cooling_factor
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import (
     MODES,
@@ -34,11 +34,8 @@ from rlinit.placements.timeline import (
     timeline_arrays,
 )
 
-_HOT, _COLD = 0.3, 0.02
-"""First and last temperature in a window, relative to the median time of an op."""
-
-_SLICE_OPS = 100_000
-"""Ops or batches placed between two looks at the clock: 5 to 20 ms."""
+_COLD = 0.02
+"""Last temperature in a window, relative to the median time of an op."""
 
 _SAMPLE = 16
 """Critical ops looked at in a step of tabu search."""
@@ -92,9 +89,9 @@ class OpPasses:
     def run(self, rng: np.random.Generator, forwards: bool, width: int, moves: int, budget: Budget | None) -> Placement:
         """Anneal window after window; see `Passes.run`. The makespan is never more than before."""
         state = self._state
-        plan = PassPlan(forwards, width, max(1, width // 2), moves, _HOT * self._scale, _COLD * self._scale)
+        plan = PassPlan(forwards, width, max(1, width // 2), moves, HOT * self._scale, _COLD * self._scale)
         begin_pass(self._arrays, state, plan)
-        windows, goes_on = max(1, _SLICE_OPS // (width * moves)), True
+        windows, goes_on = max(1, WORK_A_LOOK // (width * moves)), True
         while goes_on and not (budget is not None and budget.expired):
             goes_on = anneal_windows(rng, self._arrays, self._memory, state, plan, windows)
         end_pass(self._arrays, state)
@@ -128,9 +125,9 @@ class BatchPasses:
     def run(self, rng: np.random.Generator, forwards: bool, width: int, moves: int, budget: Budget | None) -> Placement:
         """Anneal window after window, always forwards; see `Passes.run`. The makespan is never more than before."""
         d, state = self.problem.num_devices, self._state
-        plan = PassPlan(True, width * d, max(1, width * d // 2), moves, _HOT * self._scale, _COLD * self._scale)
+        plan = PassPlan(True, width * d, max(1, width * d // 2), moves, HOT * self._scale, _COLD * self._scale)
         begin_batch_pass(self._arrays, state)
-        part, goes_on = max(1, _SLICE_OPS // (width * d)), True
+        part, goes_on = max(1, WORK_A_LOOK // (width * d)), True
         while goes_on and not (budget is not None and budget.expired):
             goes_on = anneal_batch_windows(rng, self._arrays, self._memory, state, plan, part)
         end_batch_pass(self._arrays, state, plan.width)
@@ -204,13 +201,13 @@ def anneal_under_contention(
     """
     ran = timeline(problem, start)
     scale = _typical((ran.end_s - ran.start_s)[~np.isnan(ran.start_s)])
-    hot, cold, mode = 0.5 * _HOT * scale, _COLD * scale, MODES[problem.transfers]
+    hot, cold, mode = 0.5 * HOT * scale, _COLD * scale, MODES[problem.transfers]
     arrays, memory = timeline_arrays(problem), device_memory(problem)
     mask = shard_masks(start.device, problem.num_devices)
     held = held_bytes(problem, start.device)
     search = new_timeline_search(arrays, mode, _with_empty(mask, start.sequence), mask, held, hot)
     cooling = cooling_factor(hot, cold, moves)
-    for part in slices(moves, max(1, _SLICE_OPS // problem.num_ops), budget):
+    for part in slices(moves, max(1, WORK_A_LOOK // problem.num_ops), budget):
         anneal_timeline(rng, arrays, memory, mode, search, part, cooling)
     filled = search.best_sequence[search.best_mask.ravel()[search.best_sequence] != 0]
     return Placement(_devices(search.best_mask, problem.num_shards), filled)
@@ -237,7 +234,7 @@ def search_critical_paths(
     n, d = problem.num_ops, problem.num_devices
     arrays, memory = timeline_arrays(problem), device_memory(problem)
     search = new_critical_search(arrays, start.sequence // d, start.device[:, 0], held_bytes(problem, start.device))
-    for part in slices(steps, max(1, _SLICE_OPS // (n + _SAMPLE * d)), budget):
+    for part in slices(steps, max(1, WORK_A_LOOK // (n + _SAMPLE * d)), budget):
         tabu_steps(rng, arrays, memory, search, part, _SAMPLE, _TENURE)
     best = new_critical_search(arrays, search.best_sequence, search.best_device, search.held)
     return _by_start(problem, best.device, best.sequence, best.end), work_of(search)

@@ -15,11 +15,8 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
-from rlinit.kernels.placements.annealing import accepted_loss
+from rlinit.kernels.placements.annealing import DRAWS, accepted_loss
 from rlinit.kernels.placements.slots import append_start, batch_ready_time, bit_count
-
-_TRIES = 8
-"""Changes of a split that are drawn at most until one is allowed."""
 
 
 class SearchArrays(NamedTuple):
@@ -106,7 +103,7 @@ def _set(p: SearchArrays, s: MappingState, g: int, new: IntArray) -> None:
 def _propose(rng: np.random.Generator, p: SearchArrays, g: int, old: IntArray, new: IntArray) -> bool:
     """Draw another value for gene g: all shards to another device, or, half the time, some from one to another."""
     d, s = len(p.capacity), p.allowed.shape[2] - 1
-    for _ in range(_TRIES):
+    for _ in range(DRAWS):
         to = int(rng.integers(0, d))
         if s == 1 or rng.random() < 0.5:
             if old[to] < s and p.allowed[g, to, s]:

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray, inverse_of
+from rlinit.arrays import WORK_A_LOOK, FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.heuristics.placements.list_scheduling.common import breadth_first, placed_in_order, slices
 from rlinit.heuristics.placements.list_scheduling.heuristics import best_device, minimum_execution_time
 from rlinit.heuristics.placements.mapping_search.kernel import SearchArrays, new_mapping, search_mapping
-from rlinit.kernels.placements.annealing import cooling_factor
+from rlinit.kernels.placements.annealing import HOT, cooling_factor
 from rlinit.kernels.placements.list_scheduling import DURATION, list_schedule
 from rlinit.placements.arrays import kernel_arrays, mean_work_s
 from rlinit.placements.problem import Placement, PlacementProblem
@@ -26,14 +26,11 @@ from rlinit.placements.timeline import makespan, shard_masks
 _WORK = 50_000_000
 """Op placements of a search where nobody says how many evaluations: some seconds."""
 
-_MOST, _FEWEST = 200_000, 1_000
-"""Most and fewest changes of such a search."""
+_MOST = 200_000
+"""Most changes of such a search."""
 
-_SLICE = 100_000
-"""Op placements between two looks at the clock: 5 to 20 ms."""
-
-_HOT, _COLD = 0.3, 1e-3
-"""First temperature, relative to the mean time of an op; last, relative to the first."""
+_COLD = 1e-3
+"""Last temperature, relative to the first."""
 
 
 def anneal(
@@ -41,7 +38,7 @@ def anneal(
 ) -> Placement | None:
     """Anneal single-gene changes of the mapping string, from the best single device or, if better, from MET's mapping.
 
-    `evaluations` are changes; 50 million op placements by default, at least 1,000 and at most 200,000 changes.
+    `evaluations` are changes; 50 million op placements by default, at most 200,000 changes.
 
     For the parameters see `PlacementHeuristic.__call__`.
 
@@ -51,7 +48,7 @@ def anneal(
     """
     string = _String.of(problem)
     start = string.best_of([best_device(problem), minimum_execution_time(problem)])
-    hot = _HOT * float(mean_work_s(problem).mean()) if problem.num_ops else 0.0
+    hot = HOT * float(mean_work_s(problem).mean()) if problem.num_ops else 0.0
     return string.searched(start, seed, evaluations, budget, hot, several=False)
 
 
@@ -61,7 +58,7 @@ def evolve(
     """Run the (1 + 1) EA from each op's fastest device (biased), whether or not that fits the memory.
 
     Each of the m genes is redrawn with probability 1/m, at least one; a mutant that is no worse replaces its parent.
-    `evaluations` are mutants; 50 million op placements by default, at least 1,000 and at most 200,000 mutants.
+    `evaluations` are mutants; 50 million op placements by default, at most 200,000 mutants.
 
     For the parameters see `PlacementHeuristic.__call__`.
 
@@ -127,10 +124,10 @@ class _String:
         if start is None or len(self.arrays.movable) == 0:
             return self.placement(start)
         n = self.problem.num_ops
-        moves = evaluations or int(min(_MOST, max(_FEWEST, _WORK // n)))
+        moves = evaluations or max(1, min(_MOST, _WORK // n))
         rng, state, temperature = np.random.default_rng(seed), new_mapping(self.arrays, start), hot
         cooling = cooling_factor(hot, hot * _COLD, moves)
-        for part in slices(moves, max(1, _SLICE // n), budget):
+        for part in slices(moves, max(1, WORK_A_LOOK // n), budget):
             temperature = search_mapping(rng, self.arrays, state, part, temperature, cooling, several)
         return self.placement(state.best)
 

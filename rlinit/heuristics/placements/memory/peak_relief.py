@@ -6,8 +6,8 @@ from itertools import product
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray, inverse_of
-from rlinit.budget import Budget
+from rlinit.arrays import DEFAULT_WORK, FloatArray, IntArray, inverse_of
+from rlinit.budget import UNLIMITED, Budget
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.placements.live_tensors import LiveArrays, Run, copies, peaks
@@ -25,21 +25,14 @@ from rlinit.placements.timeline import (
     timeline_arrays,
 )
 
-_WORK = 60_000
-"""Ops placed in all, within the fewest and most placements tried."""
-
-_TRIED = (100, 1_000)
-"""Fewest and most placements tried without a time limit, about a second of them."""
+_TRIED = 1_000
+"""Placements tried without a time limit: about a second for a hundred ops."""
 
 _REORDER = 0.3
 """Part of the moves that change the order rather than devices."""
 
 _FEW_OPS, _FEW_CHOICES = 12, 20_000
 """Ops, and choices of devices for them, up to which all schedules are looked at."""
-
-_FIRST_STEPS, _MORE_STEPS, _MOST_STEPS = 100, 30, 4_000_000
-"""Steps in the orders of one choice of devices at first, how many times more the next time, and steps in all without a
-time limit: some four seconds."""
 
 
 def in_natural_order(problem: PlacementProblem, placement: Placement) -> Placement:
@@ -78,7 +71,7 @@ def relieve(
     found, over = start, _excess(problem, live, start)
     device, priority = start.device, place
     timed = budget is not None and budget.remaining_s < np.inf
-    left = 2**62 if timed else min(max(_TRIED[0], _WORK // n), _TRIED[1])
+    left = UNLIMITED if timed else _TRIED
     while left > 0 and over > 0.0 and not (budget is not None and budget.expired):
         left -= 1
         first = int(rng.integers(n))
@@ -146,9 +139,9 @@ def best_of_all(
         batches = np.unique(problem.order[:, None] * problem.num_devices + device[problem.order])
         if not obstacle(problem, Placement(device, batches)):
             ways.append((device, batches[np.argsort(inverse_of(problem.order)[batches // problem.num_devices])]))
-    steps, limit = 0, _FIRST_STEPS
+    steps, limit = 0, problem.num_ops * problem.num_shards  # at least one schedule of each
     timed = budget is not None and budget.remaining_s < np.inf
-    while ways and (timed or steps < _MOST_STEPS):
+    while ways and (timed or steps < DEFAULT_WORK):
         left = []
         for device, batches in ways:
             if budget is not None and budget.expired:
@@ -161,7 +154,7 @@ def best_of_all(
                 below, best = value, Placement(device, found)
             if taken > limit:
                 left.append((device, batches))
-        ways, limit = left, limit * _MORE_STEPS
+        ways, limit = left, 2 * limit
     return best
 
 

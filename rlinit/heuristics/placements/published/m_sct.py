@@ -15,14 +15,8 @@ from rlinit.heuristics.placements.published.baechi import earliest_start
 from rlinit.placements.arrays import mean_transfer_s, mean_work_s
 from rlinit.placements.problem import Placement, PlacementProblem
 
-_ITERATIONS = 100_000
-"""Iterations of a linear program where nobody says how many: ample for a thousand ops."""
-
 _LARGEST = 20_000
 """Most ops and edges of a linear program where nobody gives a budget or iterations."""
-
-_SHARE = 0.8
-"""Of the time left, what a linear program may take: something must remain for the schedule."""
 
 _HALF = 0.5 - 1e-6
 """Where values are rounded: two that sum to at least 1 but for the solver's tolerance are not both below it."""
@@ -34,7 +28,7 @@ def m_sct(
     """Schedule earliest time first, but let devices wait for the favourite child of the op they ran last.
 
     The favourite children come from the linear program of small communication times over mean times and mean transfers.
-    Where that does not end within the budget (or `evaluations` iterations; by default 100,000, and none at all beyond
+    Where that does not end within the budget (or `evaluations` iterations; with neither, it is left out beyond
     20,000 ops and edges), they are matched greedily instead, the longest transfer first: without the guarantee that the
     program gives for small communication times.
 
@@ -71,7 +65,7 @@ def favourite_children(
     problem
         The problem.
     evaluations
-        Most iterations of the linear program; None: 100,000, and none beyond 20,000 ops and edges.
+        Most iterations of the linear program; None: any, but without a time limit none beyond 20,000 ops and edges.
     budget
         When to stop; None: never.
     """
@@ -134,8 +128,8 @@ def run_linear_program(
     cost = np.zeros(len(upper))
     cost[-1] = 1.0
     box = [(0.0, high) for high in upper.tolist()]
-    iterations, seconds = evaluations or _ITERATIONS, min(_SHARE * remaining, 1e9)
-    result = linprog(cost, A_ub=matrix, b_ub=limit, bounds=box, options={"maxiter": iterations, "time_limit": seconds})
+    limits = {"maxiter": evaluations or None, "time_limit": min(remaining / 2, 1e9)}  # the rest is for the schedule
+    result = linprog(cost, A_ub=matrix, b_ub=limit, bounds=box, options=limits)
     if result.status == 1:
         return None
     if result.status != 0:
