@@ -16,8 +16,17 @@ HOT = 0.3
 DRAWS = 16
 """Changes that are drawn at most until one is allowed."""
 
+CHAIN_SHARE = 0.15
+"""Of the moves, those that change the device of several connected ops."""
+
+DEVICE_SHARE = 0.55
+"""Of the other moves, those that take an op or shards of it to another device; the rest change a position."""
+
+ONLY_DEVICE_SHARE = 0.35
+"""Of the moves of whole ops, those that draw no position."""
+
 RUN_SHARE = 0.6
-"""Of the moves of shards of one op, those that take a run of them, not all that a device has."""
+"""Of the moves of shards, those that take a run of them, not all that a device has."""
 
 
 class DeviceMemory(NamedTuple):

@@ -10,6 +10,8 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.orders import shift
 from rlinit.kernels.placements.annealing import (
+    DEVICE_SHARE,
+    ONLY_DEVICE_SHARE,
     RUN_SHARE,
     DeviceMemory,
     accepts,
@@ -19,9 +21,6 @@ from rlinit.kernels.placements.annealing import (
 )
 from rlinit.kernels.placements.slots import bit_count
 from rlinit.kernels.placements.timeline import TimelineArrays, Transfers, no_transfers, run_batches
-
-_DEVICE_SHARE, _ONLY_DEVICE_SHARE = 0.6, 0.45
-"""Of the moves, those that draw a device; those of them that draw no position."""
 
 _REACH = 20
 """Ops that a batch passes at most: far along the sequence little changes until much does."""
@@ -141,7 +140,7 @@ def anneal_timeline(
         code = s.sequence[at]
         v, i = code // d, code % d
         j, given, kind = i, 0, rng.random()
-        if kind < _DEVICE_SHARE and memory.mate[v] == v and d > 1:
+        if kind < DEVICE_SHARE and memory.mate[v] == v and d > 1:
             j = draw_other_device(rng, i, d)
             given = _draw_shards(rng, a, memory, s, v, i, j)
             if given == 0:
@@ -151,7 +150,7 @@ def anneal_timeline(
         origin = s.place[batch]
         spot = origin
         left, right = batch_span(a, s.mask, s.place, batch, 0, total)
-        if kind > _ONLY_DEVICE_SHARE:
+        if kind > ONLY_DEVICE_SHARE:
             near, far = max(left, at - _REACH * d), min(right, at + _REACH * d)
             spot = near + int(rng.random() * (far - near + 1))
         elif not left <= origin <= right or s.mask[v, j] == given:

@@ -35,6 +35,9 @@ _WIDTHS = (8, 64)
 _STALLED = 6
 """Passes without improvement after which the moves in a window grow."""
 
+_FIRST_RATE = 200_000.0
+"""Evaluations a second that are counted on before the first pass; later, those of the pass before."""
+
 _PASS_SHARE = 0.2
 """Part of the time left that a pass may take, so that the last ones end."""
 
@@ -232,7 +235,7 @@ class _Search:
         if self._groups:
             self._ways.append(self._from_moved_group)
         self._shares = WorkShares(len(self._ways), _LEAST_SHARE, _MEMORY)
-        self.rate = 0.0  # moves a second; the first pass, as short as can be, tells
+        self.rate = _FIRST_RATE
 
     def _value_of(self, tried: Placement) -> float:
         value = makespan(self._problem, tried)

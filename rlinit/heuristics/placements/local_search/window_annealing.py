@@ -16,6 +16,9 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.orders import shift
 from rlinit.kernels.placements.annealing import (
+    CHAIN_SHARE,
+    DEVICE_SHARE,
+    ONLY_DEVICE_SHARE,
     DeviceMemory,
     PassPlan,
     accepted_loss,
@@ -25,12 +28,6 @@ from rlinit.kernels.placements.annealing import (
 )
 from rlinit.kernels.placements.slots import append_start, hot_kernel, ready_time, transfer_time
 from rlinit.kernels.placements.timeline import TimelineArrays
-
-_CHAIN_SHARE = 0.15
-"""Of the moves, those that change the device of several connected ops."""
-
-_DEVICE_SHARE, _ONLY_DEVICE_SHARE = 0.55, 0.35
-"""Of the moves, those that draw a device for one op; those of them that draw no position."""
 
 _FIRST, _EDGE = 0, 1
 """Entries of `OpSequence.at`."""
@@ -541,20 +538,20 @@ def _propose(rng: np.random.Generator, w: _Window, x: _Inside, capacity: FloatAr
     """
     d, b = len(capacity), int(rng.random() * len(x.order))
     kind, i, place = rng.random(), x.device[b], x.place[b]
-    chain = kind > 1.0 - _CHAIN_SHARE
-    if d > 1 and w.mate[b] >= 0 and (chain or (kind < _DEVICE_SHARE and w.mate[b] != b)):
+    chain = kind > 1.0 - CHAIN_SHARE
+    if d > 1 and w.mate[b] >= 0 and (chain or (kind < DEVICE_SHARE and w.mate[b] != b)):
         count, j, need = _draw_together(rng, w, x, capacity, b, chain)
         return count, j, need, place
     x.joined[0] = b
     j = i
-    if kind < _DEVICE_SHARE and w.mate[b] == b and d > 1:
+    if kind < DEVICE_SHARE and w.mate[b] == b and d > 1:
         j = draw_other_device(rng, i, d)
         if not w.time[b, j] < np.inf:
             return 0, j, 0.0, place
         if x.held[j] + w.need[b] > capacity[j]:
             count, need = _draw_swap(rng, w, x, capacity, b, j)
             return count, j, need, place
-    if kind > _ONLY_DEVICE_SHARE:
+    if kind > ONLY_DEVICE_SHARE:
         place = _draw_place(rng, w, x, b)
     count = 0 if j == i and place == x.place[b] else 1
     return count, j, w.need[b], place
