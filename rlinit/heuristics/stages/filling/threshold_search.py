@@ -14,8 +14,8 @@ from rlinit.stages.problem import ScheduleT, Value
 _FIRST_STEP = 0.01
 """How far below the value the first threshold of an effort is, relatively."""
 
-_MOST_EFFORT = 1024
-"""The first effort follows upon the largest."""
+_GROWTH, _MOST_EFFORT = 1.5, 1024
+"""Factor from effort to effort; the first one follows upon the largest."""
 
 Attempt = Callable[[float, int, ScheduleT | None], tuple[ScheduleT | None, int]]
 """Takes (threshold, effort, best known); returns an assignment within the threshold, or None, and the work it took."""
@@ -69,17 +69,17 @@ class ThresholdSearch(Generic[ScheduleT]):
             In the unit in which `attempt` counts.
         """
         self._bisect(ceiling, most_work)
-        effort, step = 1, _FIRST_STEP
+        effort, step = 1.0, _FIRST_STEP
         while self.work < most_work and not self.done:
             high = self._high(ceiling)
             target = self._multiple(max(self.lower, high * (1 - step)), self.lower)
             last = target >= high * (1 - SAFETY) or step <= NOTABLE
             if last:
                 target = high * (1 - SAFETY)
-            if self._try(target, effort):
+            if self._try(target, int(effort)):
                 step = min(2 * step, _FIRST_STEP)
             elif last or (self.quantum > 0.0 and high - target <= self.quantum * (1 + NOTABLE)):
-                effort, step = 2 * effort if effort < _MOST_EFFORT else 1, _FIRST_STEP
+                effort, step = effort * _GROWTH if effort < _MOST_EFFORT else 1.0, _FIRST_STEP
             else:
                 step *= 0.5
 
