@@ -5,10 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from rlinit.budget import Budget
+from rlinit.budget import WATCH_S, Budget
 
-_CHUNK_S = 0.05
-"""Seconds of compiled work between looks at the budget."""
+FIRST_EXCESS = 0.03
+"""The first threshold is this part above the lower bound, or below what is reached: one just above the bound takes a
+pass as long, and mostly finds nothing."""
+
+HALVINGS = 12
+"""Halvings of an interval in which a threshold lies: what is left of it, a 4,000th, is not worth another pass."""
 
 
 def run_in_chunks(call: Callable[[int, int], object], size: int, budget: Budget) -> bool:
@@ -28,6 +32,6 @@ def run_in_chunks(call: Callable[[int, int], object], size: int, budget: Budget)
         started = time.monotonic()
         last = min(first + step, size)
         call(first, last)
-        step = max(1, min(4 * step, int(step * _CHUNK_S / max(time.monotonic() - started, 1e-4))))
+        step = max(1, min(4 * step, int(step * WATCH_S / max(time.monotonic() - started, 1e-4))))
         first = last
     return True

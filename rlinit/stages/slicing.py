@@ -25,24 +25,12 @@ from rlinit.kernels.stages.slicing import (
     pipeline_pass,
     positions,
 )
-from rlinit.stages.passes import run_in_chunks
+from rlinit.stages.passes import FIRST_EXCESS, HALVINGS, run_in_chunks
 from rlinit.stages.problem import StageAssignment, StageProblem, Value, byte_costs, evaluate, largest_cost
-from rlinit.stages.states import MOST_STEPS, StageStates, num_counted
-
-_LABELS = 60_000_000
-"""Most labels (states times prefixes) that the dynamic program may keep; 14 bytes each."""
+from rlinit.stages.states import LABEL_CAP, MOST_STEPS, StageStates, num_counted
 
 _EXTENSIONS = 300_000_000
 """Most extensions of labels (states times classes times stages) of a pass over stages of several classes: about 1 s."""
-
-_NEAR = 1.05
-"""Thresholds start this far below what greedy slicing reaches, or above the lower bound: passes are shorter there."""
-
-_FIRST_STEP = 1.01
-"""... and never closer to the lower bound than this."""
-
-_HALVINGS = 12
-"""Halvings of the interval in which longest-first slicing looks for its threshold."""
 
 
 def slice_order(
@@ -62,7 +50,7 @@ def slice_order(
     Notes
     -----
     Exact for the order, except where stages are of so many classes that the states, one for each way to use up some of
-    the stages of each class, are beyond `_LABELS` or `_EXTENSIONS`: then it is what longest-first slicing into the
+    the stages of each class, are beyond `LABEL_CAP` or `_EXTENSIONS`: then it is what longest-first slicing into the
     devices' own order finds, or one device. No n x n table: time grows with the lengths of stages below the
     longest-first slicing, memory with states times n.
 
@@ -118,7 +106,7 @@ class _Slicing:
             known = np.inf if greedy is None else evaluate(problem, greedy)[0] * (1.0 + ROUNDING)
         too_many = problem.num_classes > 1 and extensions > _EXTENSIONS
         too_many = too_many or states * problem.num_classes > MOST_STEPS
-        if too_many or states * (problem.num_nodes + 1) > _LABELS:
+        if too_many or states * (problem.num_nodes + 1) > LABEL_CAP:
             return greedy
         return self.bottleneck(costs, StageStates.counted(problem.class_count, most), known) or greedy
 
@@ -127,7 +115,7 @@ class _Slicing:
         problem = self.problem
         costs = byte_costs(problem)
         greedy, known = self.greedy(costs)
-        if (problem.num_stages + 1) * (problem.num_nodes + 1) > _LABELS:
+        if (problem.num_stages + 1) * (problem.num_nodes + 1) > LABEL_CAP:
             return greedy
         found = self.bottleneck(costs, StageStates.in_order(problem.stage_class, problem.num_classes), known)
         if found is None:
@@ -140,7 +128,7 @@ class _Slicing:
         ends = np.empty(problem.num_stages, np.int64)
         low = max(float(work.sum()) / problem.num_stages, float(work.max()))
         kept = longest_first(
-            low, largest_cost(costs), _HALVINGS, self.chain(costs), costs, self.tensors, problem.stage_class, ends
+            low, largest_cost(costs), HALVINGS, self.chain(costs), costs, self.tensors, problem.stage_class, ends
         )
         return (None, np.inf) if kept == np.inf else (self._assignment(ends, None), kept)
 
@@ -153,7 +141,8 @@ class _Slicing:
         chain = self.chain(costs)
         ceiling = min(largest_cost(costs), known)
         lower = max(float(costs.work.min(axis=0).max()), float(chain.rest[0]) / problem.num_stages)
-        threshold = min(max(lower * _FIRST_STEP, known / _NEAR if known < np.inf else 0.0), ceiling)
+        near = 1.0 + FIRST_EXCESS
+        threshold = min(max(lower * near, known / near if known < np.inf else 0.0), ceiling)
         states = States(stage_states.step, stage_states.left.sum(axis=1).astype(np.float64), stage_states.ordered)
         shape = (stage_states.num_states, n + 1)
         labels = BottleneckLabels(np.empty(shape), np.empty(shape, np.int32), np.empty(shape, np.int16))

@@ -9,8 +9,12 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import IntArray
 
+LABEL_CAP = 60_000_000
+"""Most labels (states times ideals, or prefixes of an order) to keep, 14 bytes each; and most transitions between
+labels that are looked at for one set of weights of devices, some 0.1 s."""
+
 MOST_STEPS = 10_000_000
-"""States times classes to make at most; 24 bytes each."""
+"""States times classes, or ideals gone through in plain Python, to make at most; 24 to 32 bytes each."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,6 @@ MOST_IDEALS = 3_000
 MOST_STAGES = 400_000
 """Pairs of ideals whose difference is looked at as a stage."""
 
-MOST_LABELS = 5_000_000
-"""Labels (states times ideals) to keep; 32 bytes each."""
-
 
 def solve_activation_ideals(
     problem: StageActivations, *, upper: float, budget: Budget
@@ -51,7 +48,7 @@ def solve_activation_ideals(
     StageResult or None
         ``optimal`` or ``feasible`` with an assignment better than `upper`, or ``infeasible`` where there is none (then
         the bound is that of the second pricing, at most `upper`). None beyond `MOST_IDEALS`, `MOST_STAGES` or
-        `MOST_LABELS`, or where the budget ended.
+        `MOST_STEPS`, or where the budget ended.
     """
     base = problem.problem
     ideals = enumerate_ideals(base, MOST_IDEALS, budget, merge=False)
@@ -61,7 +58,7 @@ def solve_activation_ideals(
     for before, node in zip(ideals.parent[1:].tolist(), ideals.node[1:].tolist(), strict=True):
         lattice.append(lattice[before] | 1 << node)
     num_states = num_counted(base.class_count, min(base.num_stages, base.num_nodes))
-    if num_states * len(lattice) > MOST_LABELS or num_states * base.num_classes > MOST_STEPS:
+    if num_states * max(len(lattice), base.num_classes) > MOST_STEPS:
         return None
     return _Program(problem, lattice, upper, budget).solve()
 

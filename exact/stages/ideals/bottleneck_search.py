@@ -17,24 +17,17 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import ROUNDING, FloatArray, IntArray
 from rlinit.budget import Budget, reserve
+from rlinit.exact.stages.effort import QUOTA
 from rlinit.exact.stages.ideals.chain_order import ChainOrder
 from rlinit.exact.stages.ideals.enumeration import Ideals
 from rlinit.exact.stages.ideals.passes import Fillings, StageRates, Sums, bottleneck_pass
 from rlinit.exact.stages.ideals.table import IdealTable, quantized
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.kernels.stages.arrays import CostArrays
+from rlinit.stages.passes import FIRST_EXCESS
 from rlinit.stages.problem import largest_cost
+from rlinit.stages.states import LABEL_CAP as LABEL_CAP
 from rlinit.stages.states import StageStates
-
-LABEL_CAP = 60_000_000
-"""Most labels (states times ideals) to keep; 13 bytes each."""
-
-FIRST_EXCESS, GROWTH = 0.03, 2.0
-"""The first threshold is this much above the lower bound, as one just above it costs as much; the excess grows by this
-factor."""
-
-_CHUNK = 10_000_000
-"""Pairs of ideals between looks at the budget: some 50 ms of compiled work."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -156,7 +149,7 @@ class ThresholdPasses(ABC):
             proven = threshold
             if on_bound is not None and self.exact:
                 on_bound(proven)
-            excess *= GROWTH
+            excess *= 2.0
 
 
 class BottleneckSearch(ThresholdPasses):
@@ -289,7 +282,7 @@ def run_in_chunks(call: Callable[[int, int], tuple[int, int]], size: int, budget
     while first < size:
         if budget.expired:
             return False, work
-        then, more = call(first, _CHUNK)
+        then, more = call(first, QUOTA)
         first, work = int(then), work + int(more)
     return True, work
 

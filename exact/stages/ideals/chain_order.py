@@ -12,18 +12,13 @@ from scipy.optimize import linprog
 
 from rlinit.arrays import SAFETY, FloatArray, IntArray
 from rlinit.budget import Budget
+from rlinit.exact.stages.effort import ROUNDS
 from rlinit.kernels.compiled import njit
 from rlinit.stages.problem import StageProblem, whole_cost
-from rlinit.stages.states import StageStates, num_counted
+from rlinit.stages.states import LABEL_CAP, StageStates, num_counted
 
-_MOST_POSITIONS, _FEWEST_POSITIONS = 400, 8
-"""Places of the longest path that are told apart."""
-
-_MOST_STEPS = 60_000_000
-"""Transitions, and looks at ops, of one set of weights: some 0.1 s. Positions are left out to keep to it."""
-
-_ROUNDS, _CLOSE, _SMOOTHING = 200, 1e-4, 0.5
-"""Sets of weights at most, relative distance at which the best are good enough, share of the best in the next ones."""
+_CLOSE = 1e-4
+"""Relative distance at which the best weights are good enough."""
 
 
 class _Chains(NamedTuple):
@@ -261,8 +256,8 @@ def _chains_of(problem: StageProblem, num_states: int) -> _Chains | None:
     order = np.ascontiguousarray(problem.order)
     op, first = _cover(order, problem.pred_indptr, problem.pred, np.diff(problem.succ_indptr), after)
     each = num_classes**2 * (num_states + len(first))
-    m = int(min(len(path), _MOST_POSITIONS, (_MOST_STEPS - num_classes**2 * n) // each))
-    if m < min(_FEWEST_POSITIONS, len(path)):
+    m = int(min(len(path), (LABEL_CAP - num_classes**2 * n) // each))
+    if m < min(problem.num_stages, len(path)):
         return None
     chosen = np.unique(np.linspace(0, len(path) - 1, m).astype(np.int64))
     m = len(chosen)
@@ -330,7 +325,7 @@ class ChainOrder:
         """
         count, most = problem.class_count, min(problem.num_stages, problem.num_nodes)
         num_states = num_counted(count, most)
-        if (count > 0).sum() < 2 or num_states * problem.num_classes > _MOST_STEPS:
+        if (count > 0).sum() < 2 or num_states * problem.num_classes > LABEL_CAP:
             return None
         chains, ceiling = _chains_of(problem, num_states), min(upper, whole_cost(problem))
         if chains is None or not ceiling > 0.0:
@@ -358,7 +353,7 @@ class ChainOrder:
         """
         weight, best = self.weight, -np.inf
         found: list[FloatArray] = []
-        for _ in range(_ROUNDS):
+        for _ in range(ROUNDS):
             if budget.expired or best >= upper:
                 break
             rest, end, following = self._rests(weight)
@@ -370,7 +365,7 @@ class ChainOrder:
             dual, most = _weights(np.array(found), self.problem.class_count)
             if dual is None or most <= best * (1.0 + _CLOSE):
                 break
-            weight = _SMOOTHING * self.weight + (1.0 - _SMOOTHING) * dual
+            weight = self.weight + dual  # half way, so that they do not jump to and fro
             weight /= self.problem.class_count @ weight
         return max(proven, min(best, upper))
 

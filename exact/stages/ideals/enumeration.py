@@ -16,22 +16,21 @@ from scipy.sparse.csgraph import connected_components
 
 from rlinit.arrays import IntArray, NodeArray
 from rlinit.budget import Budget, memory_left, reserve
+from rlinit.exact.stages.effort import MORE
 from rlinit.exact.stages.ideals.node_merging import MergedProblem, merge_weightless
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.stages.arrays import Precedence
 from rlinit.stages.problem import StageProblem
 
-_FEW = 1_000
-"""Ideals up to which merging takes longer than it saves: they are there in a fraction of a millisecond."""
-
-_FIRST_TRY, _FACTOR = 4_000, 8
-"""Ideals under a time limit: so many at first, then this many times as many; failed tries add a seventh to the work."""
+_FEW = 2_000
+"""Ideals up to which merging takes longer than it saves, and of the first try under a time limit: they are there in
+less than a millisecond."""
 
 MOST_PARTS = 6
 """Components that are kept apart."""
 
-_BYTES = 250
-"""Bytes of an ideal while it is told apart and looked at, beside four bits of each node."""
+IDEAL_BYTES = 250
+"""Bytes of an ideal while it is told apart and looked at, beside four bits of each node; in tables, beside one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,19 +102,19 @@ def enumerate_ideals(
     memory is that of the transitions, 8 bytes each, plus the ideals of two neighbouring sizes.
     """
     budget = budget or Budget()
-    each = _BYTES + problem.num_nodes / 2
+    each = IDEAL_BYTES + problem.num_nodes / 2
     easy = not merge or count_ideals(problem, _FEW) <= _FEW
     merged = MergedProblem.whole(problem) if easy else merge_weightless(problem)
-    tried = min(cap, _FIRST_TRY) if budget.remaining_s < np.inf else int(min(cap, max(memory_left() / each, 1)))
+    tried = min(cap, _FEW) if budget.remaining_s < np.inf else int(min(cap, max(memory_left() / each, 1)))
     while True:
         began = budget.elapsed_s
         count, indptr, added, _, entry = _explore(merged.problem.precedence, tried)
         if count <= tried:
             parent, node = _parents(indptr, added, entry)
             return Ideals(merged, parent, node)
-        if tried == cap or _FACTOR * (budget.elapsed_s - began) > 0.5 * budget.remaining_s:
+        if tried == cap or MORE * (budget.elapsed_s - began) > 0.5 * budget.remaining_s:
             return None
-        more = min(cap, _FACTOR * tried)
+        more = min(cap, MORE * tried)
         room = int(min(memory_left() / each, more))
         if room <= tried:
             reserve(more * each, f"{more:,} ideals")

@@ -11,7 +11,7 @@ import numpy as np
 
 from rlinit.arrays import ROUNDING
 from rlinit.budget import Budget, reserve
-from rlinit.exact.stages.ideals.bottleneck_search import LABEL_CAP, BottleneckSearch, run_in_chunks
+from rlinit.exact.stages.ideals.bottleneck_search import BottleneckSearch, run_in_chunks
 from rlinit.exact.stages.ideals.enumeration import Ideals
 from rlinit.exact.stages.ideals.passes import Fillings, StageRates, Sums, spill_pass
 from rlinit.hardware import CAPACITY_SLACK
@@ -25,7 +25,7 @@ from rlinit.stages.problem import (
     memory_value,
     sums_exactly,
 )
-from rlinit.stages.states import StageStates
+from rlinit.stages.states import LABEL_CAP, StageStates
 
 _NOTHING: MemoryValue = (np.inf, np.inf, np.inf)
 

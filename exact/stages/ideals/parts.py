@@ -13,40 +13,34 @@ from typing import NamedTuple
 import numpy as np
 
 from rlinit.arrays import ROUNDING, SAFETY, FloatArray, IntArray, inverse_of
-from rlinit.budget import Budget
+from rlinit.budget import ROWS_A_LOOK, Budget
 from rlinit.exact.stages.bounds.convex_load import reach_bits
 from rlinit.exact.stages.bounds.simple import allowed_classes, load_balance
+from rlinit.exact.stages.effort import NARROW
 from rlinit.exact.stages.ideals import part_passes
-from rlinit.exact.stages.ideals.bottleneck_search import FIRST_EXCESS, across_sums, stage_sums
+from rlinit.exact.stages.ideals.bottleneck_search import across_sums, stage_sums
 from rlinit.exact.stages.ideals.enumeration import Ideals, enumerate_parts
 from rlinit.exact.stages.ideals.passes import StageRates
 from rlinit.exact.stages.ideals.table import IdealTable, quantized
+from rlinit.stages.passes import FIRST_EXCESS
 from rlinit.stages.problem import StageAssignment, StageProblem, StageResult, Value, evaluate, largest_cost
 from rlinit.stages.states import StageStates, num_counted
 
 _MOST_ROWS, _MOST_STATES = 1_000_000, 4_096
 """Rows by one more stage, before dominated ones are left out, and sets of devices used, beyond which it is given up."""
 
-_MOST_PAIRS = 30_000_000
-"""Ideals times those that may dominate; beyond, some of the latter are left out."""
+_MOST_ENTRIES = 30_000_000
+"""Ideals times those that may dominate, beyond which some of the latter are left out; ends of stages of one class that
+are kept at most, 24 bytes each."""
 
-_MOST_ENDS = 40_000_000
-"""Ends of stages of one class that are kept at most; 24 bytes each."""
-
-_ROWS, _WORK_PER_S = 64, 20_000_000
-"""Rows that are extended between looks at the budget, and ends of stages that these may have for each second left."""
+_WORK_PER_S = 20_000_000
+"""Ends of stages that the rows between two looks at the budget may have for each second left."""
 
 _OF_ENDS = {"ideal": np.int64, "seconds": np.float64, "held": np.float64}
 """Fields of `Ends` that grow, and what they hold."""
 
 _WORK = 2_000
 """Ends of stages that are looked at for each ideal that may be enumerated."""
-
-_GROWTH = 1.5
-"""Growth of the excess above the lower bound: the pass that overshoots takes as long as all others."""
-
-_CLOSE = 1e-3
-"""Distance of thresholds, in parts of the upper one, from which on the next one is right below the best value."""
 
 
 class _GiveUp(Exception):
@@ -115,7 +109,7 @@ class PartSearch:
         ancestors = np.unpackbits(before.view(np.uint8), axis=1).sum(axis=1)[::-1].astype(np.int64)
         size = table.sums(np.ones(problem.num_nodes))
         found = part_passes.single_sources(table.crossings, problem.in_s.max(axis=0) > 0, ancestors, size)
-        found = found[:: 1 + len(found) * table.num_ideals // _MOST_PAIRS]
+        found = found[:: 1 + len(found) * table.num_ideals // _MOST_ENTRIES]
         found = found[np.argsort(part[found], kind="stable")]
         column = np.full(table.num_ideals, -1)
         column[found] = np.arange(len(found))
@@ -144,7 +138,7 @@ class PartSearch:
         for d, members in enumerate(self.members):
             begins = np.unique(rows[:, d])
             for i in begins[ends.start[d, begins] < 0]:
-                if size > _MOST_ENDS or self.budget.expired:
+                if size > _MOST_ENTRIES or self.budget.expired:
                     raise _GiveUp
                 more = len(members) + 1
                 if size + more > len(ends.ideal):
@@ -170,10 +164,10 @@ class PartSearch:
         """Return the rows of a state by one more stage of a class, and the row that each came from."""
         ends, goal = self._ends(c, rows), self._goal(state, c, limit)
         found, source, size = [rows[:0]], [np.zeros(0, np.int64)], 0
-        for first in range(0, len(rows), _ROWS):
+        for first in range(0, len(rows), ROWS_A_LOOK):
             if self.budget.expired or self.work > self.most_work:
                 raise _GiveUp
-            some = rows[first : first + _ROWS]
+            some = rows[first : first + ROWS_A_LOOK]
             quota = int(min(self.most_work - self.work, _WORK_PER_S * self.budget.remaining_s))
             more, of, met = part_passes.extend_rows(some, c, limit, quota, self.tables, ends, goal)
             self.work += met
@@ -233,9 +227,9 @@ class PartSearch:
             while proven < top or upper == np.inf:
                 if best is None:
                     threshold = top if base + 1.5 * excess >= top else base + excess
-                    excess *= _GROWTH
+                    excess *= 2.0
                 else:
-                    threshold = top if top - proven <= _CLOSE * top else 0.5 * (proven + top)
+                    threshold = top if top - proven <= NARROW * top else 0.5 * (proven + top)
                 found = self._completed(threshold * (1 + ROUNDING))
                 if found is None:
                     proven = threshold

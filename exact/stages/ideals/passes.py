@@ -18,9 +18,6 @@ from rlinit.arrays import FloatArray, IntArray, NodeArray, WordArray
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.kernels.compiled import njit
 
-_HEAVIER_THAN_ALL = np.int64(2**62)
-"""Above every weight of an ideal, which are quantized to fewer bits."""
-
 
 class Crossings(NamedTuple):
     """The nodes of each of the p ideals, and the tensors that leave them.
@@ -331,7 +328,8 @@ def bottleneck_pass(
         for c in range(len(reach)):
             # States that may take a stage of class c, and the lightest ideal at which it may end.
             num_ends = 0
-            lightest = _HEAVIER_THAN_ALL
+            heaviest = weight[i] + reach[c]
+            lightest = heaviest + 1
             for a in range(num_alive):
                 s = step[starts[a], c]
                 if s >= 0:
@@ -341,7 +339,6 @@ def bottleneck_pass(
                         lightest = floor[s]
             if num_ends == 0:
                 continue
-            heaviest = weight[i] + reach[c]
             j = i + 1
             if lightest > weight[i]:
                 j = max(j, int(np.searchsorted(weight, lightest)))

@@ -8,14 +8,12 @@ import numpy as np
 
 from rlinit.arrays import ROUNDING
 from rlinit.budget import Budget
-from rlinit.exact.stages.ideals.bottleneck_search import LABEL_CAP, BottleneckSearch
+from rlinit.exact.stages.effort import PREPARATION
+from rlinit.exact.stages.ideals.bottleneck_search import BottleneckSearch
 from rlinit.exact.stages.ideals.chain_order import ChainOrder
 from rlinit.exact.stages.ideals.enumeration import Ideals
 from rlinit.stages.problem import StageAssignment, StageProblem, StageResult, Value, evaluate
-from rlinit.stages.states import MOST_STEPS, StageStates, num_counted
-
-_ORDER_SHARE = 0.05
-"""Share of the time left for weights of devices, by which passes leave out what cannot be completed."""
+from rlinit.stages.states import LABEL_CAP, MOST_STEPS, StageStates, num_counted
 
 
 def solve_pipeline_ideals(
@@ -64,7 +62,7 @@ def solve_pipeline_ideals(
     merged = ideals.merged.problem
     order = ChainOrder.of(merged, cutoff)
     if order is not None:
-        lower = order.raised(lower, cutoff, budget.share(_ORDER_SHARE * budget.remaining_s))
+        lower = order.raised(lower, cutoff, budget.share(PREPARATION * budget.remaining_s))
     states = StageStates.counted(problem.class_count, most) if order is None else order.states
     search = BottleneckSearch(ideals, states, merged.cost_arrays, budget, order)
 

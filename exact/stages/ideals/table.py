@@ -13,12 +13,9 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray, NodeArray, WordArray, inverse_of
 from rlinit.budget import reserve
-from rlinit.exact.stages.ideals.enumeration import Ideals
+from rlinit.exact.stages.ideals.enumeration import IDEAL_BYTES, Ideals
 from rlinit.exact.stages.ideals.passes import Crossings
 from rlinit.kernels.compiled import njit
-
-_BYTES = 100
-"""Bytes of an ideal in the table, beside a bit of each node."""
 
 _QUANTA = 2.0**50
 """Weights are counted in whole parts of their total divided by this."""
@@ -73,7 +70,7 @@ class IdealTable:
             The memory that is left has no room for it.
         """
         problem, p = ideals.merged.problem, ideals.num_ideals
-        reserve(p * (_BYTES + problem.num_nodes / 8), f"a table of {p:,} ideals")
+        reserve(p * (IDEAL_BYTES + problem.num_nodes / 8), f"a table of {p:,} ideals")
         total = running_sum(ideals.parent, ideals.node, weight)
         # Ideals come by size already, and a stable sort keeps that order where weights agree.
         order = np.argsort(total, kind="stable")

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import ROUNDING, FloatArray, IntArray, WordArray, inverse_of
 from rlinit.budget import Budget
-from rlinit.exact.stages.ideals.bottleneck_search import LABEL_CAP, Bottleneck, ThresholdPasses
+from rlinit.exact.stages.ideals.bottleneck_search import Bottleneck, ThresholdPasses
 from rlinit.exact.stages.ideals.enumeration import Ideals, enumerate_ideals
 from rlinit.exact.stages.ideals.node_merging import MergedProblem
 from rlinit.exact.stages.ideals.table import crossing_links
@@ -24,12 +24,9 @@ from rlinit.exact.stages.ideals.training_pass import (
 )
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.stages.problem import StageAssignment, StageResult, largest_cost
-from rlinit.stages.states import MOST_STEPS, StageStates, num_counted
+from rlinit.stages.states import LABEL_CAP, MOST_STEPS, StageStates, num_counted
 from rlinit.stages.training.problem import Blocks, StageTraining, training_value
 from rlinit.stages.training.rules import droppable, in_flight
-
-_QUOTA = 2_000_000
-"""Pairs of ideals, or as much work, between looks at the budget: some 50 ms."""
 
 _MODES = {"none": 0, "auto": 1, "all": 2}
 
@@ -212,9 +209,9 @@ class _Search(ThresholdPasses):
         arrays = StateArrays(states.step, self.filled, rest, self.in_flight, self.droppable)
         last, labels = table.num_ideals - 1, LabelArrays(label, back, back_class)
 
-        def call(first: int, _: int) -> tuple[int, int]:
+        def call(first: int, quota: int) -> tuple[int, int]:
             at, met, exact = training_pass(
-                limit, last - first, _QUOTA, reach, ideals, self.links, self.memory, self.blocks, arrays, labels
+                limit, last - first, quota, reach, ideals, self.links, self.memory, self.blocks, arrays, labels
             )
             self.exact = self.exact and exact
             return (last - at if at > 0 else table.num_ideals), met

@@ -15,9 +15,6 @@ from rlinit.exact.stages.ideals.table import has_bit
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.stages.recomputation import cheapest_blocks
 
-_WORDS = 8
-"""Words, states or links that take about as long as a pair of ideals."""
-
 
 class IdealArrays(NamedTuple):
     """The p ideals by ascending weight, and sums over each: work (c, p), forbidden nodes (c, p), parameters (p,)."""
@@ -219,17 +216,17 @@ def _stages_ending(
     exact, i, work_done = True, j, 0
     while i > 0 and weight[i - 1] >= weight[j] - reach:
         i -= 1
-        work_done += 1 + len(ends) // _WORDS
+        work_done += 1 + len(ends)
         useful = False
         for q in range(len(ends)):
             useful = useful or (label[after_of[q], i] > label_of[q] and weight[i] <= most_of[q])
         if not useful or not _within(bits[i], bits[j]):
             continue
         cost = work[c, j] - work[c, i] + max(params[j] - params[i] - cache[c], 0.0) * overflow[c]
-        work_done += bits.shape[1] // _WORDS
+        work_done += bits.shape[1]
         if cost > limit or ruled_out[c, j] != ruled_out[c, i] or state[j] - state[i] > room_of[c]:
             continue
-        work_done += (cut_indptr[i + 1] - cut_indptr[i] + cut_indptr[j + 1] - cut_indptr[j]) // _WORDS
+        work_done += cut_indptr[i + 1] - cut_indptr[i] + cut_indptr[j + 1] - cut_indptr[j]
         cost += _link_cost(i, j, c, bits, links, seen)
         if cost > limit:
             continue
