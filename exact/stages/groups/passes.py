@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlinit.arrays import IntArray
+from rlinit.arrays import ROUNDING, IntArray
 from rlinit.exact.stages.groups.arrays import GroupData, GroupLimits, GroupSums, Growing, Shares, StageRows
 from rlinit.exact.stages.groups.variants import (
-    ROUNDING,
     choose_rows,
     gather,
     in_flight,
@@ -28,10 +27,6 @@ from rlinit.exact.stages.groups.variants import (
 )
 from rlinit.exact.stages.ideals.passes import inclusion
 from rlinit.kernels.compiled import njit
-
-LABEL_COLUMNS = 7
-"""Of a label: devices of the first kind, replicas, ideal at which its first stage ends, label there, form, index of its
-replicas (those of several kinds behind those of one), cell."""
 
 
 @njit(cache=True, nogil=True)
@@ -271,7 +266,8 @@ def group_pass(
     ends
         (p + 1,) where each ideal's labels end; those of ideal j begin at ``ends[j + 1]``, for the largest stands first.
     labels
-        (room, 7) see `LABEL_COLUMNS`.
+        (room, 7) of a label: devices of the first kind, replicas, ideal at which its first stage ends, label there,
+        form, index of its replicas (those of several kinds behind those of one), cell. The first is that of all nodes.
     least
         (p,) least worth of devices of the labels of each ideal above `last`.
     """

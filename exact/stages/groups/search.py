@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray, inverse_of
+from rlinit.arrays import SAFETY, FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget, reserve
+from rlinit.exact.stages.effort import CLOSE, QUOTA
 from rlinit.exact.stages.groups.arrays import GroupData, GroupLimits, GroupSums, Lattice, VariantArrays
-from rlinit.exact.stages.groups.passes import LABEL_COLUMNS, group_pass
+from rlinit.exact.stages.groups.passes import group_pass
 from rlinit.exact.stages.groups.variants import choose_rows, gather, in_flight, largest_share, moved_seconds, new_rows
 from rlinit.exact.stages.ideals.enumeration import Ideals, enumerate_ideals
 from rlinit.exact.stages.ideals.node_merging import MergedProblem
@@ -24,32 +25,16 @@ from rlinit.stages.groups.problem import (
     least_of_rows,
     worth_of_kinds,
 )
+from rlinit.stages.passes import FIRST_EXCESS, HALVINGS
 from rlinit.stages.problem import StageResult
 
 MOST_IDEALS = 50_000
 """Ideals up to which all of them are looked at; beyond, the prefixes of one order are."""
 
-CLOSE = 1e-7
-"""Relative distance of value and bound at which the search ends."""
-
-_QUOTA = 2_000_000
-"""Steps between looks at the budget."""
-
-_FIRST_STEP = 0.5 * CLOSE
-"""Below a plan the first threshold is lower by this part of it, as it is mostly the best; if a plan is found there, the
-interval is halved until a pass finds none."""
-
-_FIRST_EXCESS, _GROWTH, _MOST_EXCESS = 0.02, 2.0, 30.0
-"""The first threshold is this part of the lower bound above it, the excess grows by this factor, and from so many times
-the lower bound on, any seconds will do: mostly there is no plan then."""
-
 _ANY_SECONDS = 1e300
 """Seconds that no stage exceeds; a threshold that can still be multiplied by numbers of micro-batches."""
 
 _FLYING = {"one": 0, "behind": 1, "batch": 2}
-
-_FULL_STEPS = 12
-"""Halvings of the interval in which the memory that is missing lies."""
 
 
 def area_bound(problem: GroupProblem) -> float:
@@ -201,7 +186,9 @@ class GroupSearch:
             np.ascontiguousarray(problem.mix_s[:, order]), problem.most_param_bytes, form_of,
         )  # fmt: skip
         cells = max(2 * len(used), 64)
-        self.labels = np.zeros((cells * (problem.most_replicas + 2), LABEL_COLUMNS), np.int64)
+        whole = [0, 0, -1, -1, -1, -1, 0]
+        self.labels = np.zeros((cells * (problem.most_replicas + 2), len(whole)), np.int64)
+        self.labels[0] = whole
 
     def run(self, limit: float, budget: Budget, more_bytes: float | FloatArray = 0.0) -> GroupPass:
         """Look for a plan of stages within a threshold.
@@ -218,7 +205,6 @@ class GroupSearch:
         limits = self._limits._replace(memory=(self.problem.memory_bytes + more_bytes) * CAPACITY_SLACK)
         p = self.table.num_ideals
         ends, least = np.zeros(p + 1, np.int64), np.zeros(p, np.int64)
-        self.labels[0] = (0, 0, -1, -1, -1, -1, 0)
         ends[p - 1] = 1
         data = GroupData(self.sums, self.variants, limits, self.lattice)
         at, steps, unknown = p - 2, 0, 0
@@ -226,7 +212,7 @@ class GroupSearch:
             if budget.expired:
                 return GroupPass(None, False, True, steps)
             before = at
-            at, met, _, missed = group_pass(limit, at, _QUOTA, data, ends, self.labels, least)
+            at, met, _, missed = group_pass(limit, at, QUOTA, data, ends, self.labels, least)
             steps, unknown = steps + met, unknown + missed
             if at == before:
                 reserve(16 * self.labels.nbytes, f"{2 * len(self.labels):,} labels")
@@ -316,16 +302,17 @@ def solve_groups(
     search = GroupSearch(problem, ideals)
     best: GroupedStages | None = None
     reached: tuple[float, ...] = ()
-    value, bound, steps, step = upper, lower, 0, _FIRST_STEP
-    excess = _FIRST_EXCESS * lower if lower > 0 else 0.0
+    value, bound, steps, improved = upper, lower, 0, False
+    on_one_device = area_bound(problem) * float(problem.counts.sum())
+    excess = FIRST_EXCESS * lower if lower > 0 else 0.0
     order = problem.structure.order
     complete, wide = True, ideals.num_ideals > problem.num_nodes + 1
     while value > bound * (1.0 + CLOSE):
-        ceiling = value * (1.0 - 1e-9)
-        if value < np.inf:
-            limit = min(ceiling, max(0.5 * (bound + value), bound * (1.0 + CLOSE), value * (1.0 - step)))
+        ceiling = value * (1.0 - SAFETY)
+        if value < np.inf:  # a plan is mostly the best: only below one that was found under its threshold are halves
+            limit = min(ceiling, max(0.5 * (bound + value), bound * (1.0 + CLOSE))) if improved else ceiling
         else:
-            limit = bound + excess if 0.0 < excess <= _MOST_EXCESS * lower else _ANY_SECONDS
+            limit = bound + excess if 0.0 < excess <= on_one_device else _ANY_SECONDS
         found = search.run(limit, budget)
         steps += found.steps
         if found.ended:
@@ -342,7 +329,7 @@ def solve_groups(
                 if better.assignment is not None and better.value is not None:
                     best, reached = better.assignment, better.value
                     value = reached[0]
-            step = 1.0
+            improved = True
             continue
         if not found.exact:
             complete = False
@@ -351,8 +338,8 @@ def solve_groups(
             bound = value
             break
         bound = limit
-        excess *= _GROWTH
-        step = _FIRST_STEP
+        excess *= 2.0
+        improved = False
         if on_bound is not None:
             on_bound(bound)
     if best is None:
@@ -384,7 +371,7 @@ def missing_bytes(problem: GroupProblem, ideals: Ideals, budget: Budget, kind: i
         if found.plan is not None:
             break
         low, high = high, 2.0 * high
-    for _ in range(_FULL_STEPS):
+    for _ in range(HALVINGS):
         middle = 0.5 * (low + high)
         found = search.run(_ANY_SECONDS, budget, middle * where)
         if found.ended:

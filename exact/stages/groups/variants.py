@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import ROUNDING, FloatArray, IntArray
 from rlinit.exact.stages.groups.arrays import GroupData, GroupLimits, GroupSums, Lattice, StageRows, VariantArrays
 from rlinit.exact.stages.ideals.passes import entering, leaving
 from rlinit.exact.stages.ideals.table import has_bit
@@ -19,9 +19,6 @@ from rlinit.kernels.compiled import njit
 
 MOST_CHOICES = 20_000
 """Choices that are kept at most after each node; with more, the answer is unknown."""
-
-ROUNDING = 1e-12
-"""Relative room for rounding of sums of seconds and bytes."""
 
 
 @njit(cache=True, nogil=True)
