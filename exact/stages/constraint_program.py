@@ -31,14 +31,12 @@ if TYPE_CHECKING:
 _STEPS = 10**7
 """Steps of the start's value where no quantum of all costs is known, or too small a one."""
 
-_SHARES, _MEMORY_SLACK = 1e12, 1e-10
-"""Shares that all parameters together have, and relative room for rounding where they are held against a capacity."""
+_SHARES = 1e12
+"""Shares that all parameters together have, and steps of overflow that a fast memory may hide: where it hides more,
+overflow is told from none by shares alone."""
 
 _MOST_CLAUSES = 50_000
 """Clauses of continuity up to which they are written, some 1.5 s: they are implied by the others."""
-
-_MOST_HIDDEN = 1e12
-"""Steps of overflow that a fast memory may hide: where it hides more, overflow is told from none by shares alone."""
 
 
 def num_clauses(problem: StageProblem) -> int:
@@ -225,7 +223,7 @@ class _Model:
             room = min(held, float(problem.memory_bytes[c]))
             if total > room:
                 share = np.floor(problem.param_bytes / total * _SHARES * (1 - ROUNDING)).astype(np.int64)
-                most = int(np.ceil(room / total * _SHARES * (1 + _MEMORY_SLACK)))
+                most = int(np.ceil(room / total * _SHARES * (1 + SAFETY)))
                 self.cp.add(_weighted(self._ops(share.tolist(), w)) <= most)
 
     def _ops(self, weight: list[int], w: int) -> _Terms:
@@ -239,7 +237,7 @@ class _Model:
         terms = self._ops([self._steps(s) for s in work_s], w) + self._tensors(w, c)
         rate = float(problem.overflow_s_per_byte[c])
         steps = rate * float(problem.cache_bytes[c]) / self.unit * (1 + ROUNDING)
-        if rate > 0.0 and problem.param_bytes.sum() > problem.cache_bytes[c] and steps <= _MOST_HIDDEN:
+        if rate > 0.0 and problem.param_bytes.sum() > problem.cache_bytes[c] and steps <= _SHARES:
             hidden = int(np.ceil(steps))
             parts = self._ops([self._steps(rate * b, hidden) for b in problem.param_bytes.tolist()], w)
             over = self.cp.new_int_var(0, self.horizon, "")

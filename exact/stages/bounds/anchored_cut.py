@@ -20,10 +20,8 @@ from rlinit.exact.stages.bounds.simple import allowed_classes, simple_bound
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.stages.arrays import Precedence
+from rlinit.stages.passes import run_in_chunks
 from rlinit.stages.problem import StageProblem
-
-_ANCHORS_PER_CHECK = 32
-"""Nodes between looks at the budget."""
 
 
 class _CutNetwork(NamedTuple):
@@ -249,15 +247,18 @@ def anchored_cut_bound(
     -----
     A maximum flow for each node and class, skipping nodes whose cost as a stage of their own is below the bound.
     """
+    budget = budget or Budget()
     best = simple_bound(problem, budget)[0]
     if problem.num_nodes == 0 or problem.num_tensors == 0 or not np.isfinite(best):
         return best
     network, stages, lone = _network(problem), _stage_costs(problem), _lone_costs(problem)
     anchors = np.argsort(-lone, kind="stable")
     order = problem.order if contiguous else problem.order[:0]  # without an order v has no relatives to bring along
-    for start in range(0, len(anchors), _ANCHORS_PER_CHECK):
-        part = anchors[start : start + _ANCHORS_PER_CHECK]
-        if best >= upper or lone[part[0]] <= best or (budget is not None and budget.expired):
-            break
-        best = float(_anchored_cuts(network, stages, order, problem.precedence, part, lone, best))
+
+    def raise_best(first: int, last: int) -> None:
+        nonlocal best
+        if best < upper and not budget.expired:
+            best = float(_anchored_cuts(network, stages, order, problem.precedence, anchors[first:last], lone, best))
+
+    run_in_chunks(raise_best, len(anchors), budget)
     return best

@@ -14,15 +14,12 @@ from rlinit.budget import Budget
 from rlinit.exact.solvers.linear_model import Affine, LinearModel, OutOfTime, power_of_two_unit
 from rlinit.exact.solvers.scip import Status, run_scip
 from rlinit.exact.stages.domains import StageDomains, cover_edges
-from rlinit.exact.stages.milp.scaled_costs import ScaledCosts, overflow_terms, safe_bound, single_stage_cost
+from rlinit.exact.stages.milp.scaled_costs import SPAN, ScaledCosts, overflow_terms, safe_bound, single_stage_cost
 from rlinit.exact.stages.milp.variables import StageVariables
 from rlinit.stages.problem import StageProblem, average_work, whole_cost
 
 _MIDDLE = 1
 """The block that is one stage with at least the average work; block 0 is before it, block 2 after it."""
-
-_TINY = 1e-8
-"""Share of the work a stage holds at least below which a solver would not see a node's."""
 
 
 class _BlockModel:
@@ -91,7 +88,7 @@ class _BlockModel:
         for v in np.flatnonzero(~np.isfinite(self.problem.work_s[self.class_idx])).tolist():
             self.linear.equal(self.nodes.at(v, _MIDDLE), 0.0)
         work, least = _cheapest(self.problem.work_s), average_work(self.problem)
-        unit, seen = power_of_two_unit(least), work >= _TINY * least
+        unit, seen = power_of_two_unit(least), work >= least / SPAN
         held = self.nodes.held(np.where(seen, work, 0.0) / unit, _MIDDLE)
         missing = least * (1 - 1e-9) - float(work[~seen].sum())
         self.linear.at_most(Affine().add(held, -1.0), -missing / unit)

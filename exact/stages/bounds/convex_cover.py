@@ -14,7 +14,9 @@ from scipy.sparse import csr_array
 from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
 from rlinit.exact.stages.bounds.convex_load import StageRoom, best_load, reach_bits
+from rlinit.exact.stages.effort import NARROW, ROUNDS
 from rlinit.hardware import CAPACITY_SLACK
+from rlinit.stages.passes import HALVINGS
 from rlinit.stages.problem import StageProblem
 
 _SAFETY = 1e-7
@@ -29,18 +31,6 @@ InceptionV3 of 313 ops, after 30 s half of `simple` on a NASNet of 1,017."""
 
 _CLOSE = 0.005
 """Prices are good enough where stages hold at most this share more than known loads do."""
-
-_ROUNDS = 60
-"""Sets of prices that are tried for one trial."""
-
-_SMOOTHING = 0.6
-"""Share of the best prices so far in the prices that are tried next, against those of the program."""
-
-_STEPS = 12
-"""Halvings of the interval between what is refuted and what is not."""
-
-_NARROW = 1e-3
-"""The interval is not halved where it is this share of the bottleneck."""
 
 
 @dataclass(slots=True)
@@ -87,7 +77,7 @@ class ConvexCover:
             Seconds that a stage may cost.
         """
         least, price, best = np.inf, self.price, self.price
-        for _ in range(_ROUNDS):
+        for _ in range(ROUNDS):
             if self.budget.expired:
                 break
             held = float(self.problem.class_count @ self._dearest(price, trial)) * (1 + _SAFETY)
@@ -98,7 +88,7 @@ class ConvexCover:
             covered, dual = self._covered(trial)
             if covered >= 1.0 or least <= covered * (1 + _CLOSE) or not dual.sum() > 0.0:
                 break
-            price = _SMOOTHING * best + (1 - _SMOOTHING) * dual / dual.sum()
+            price = best + dual / dual.sum()  # half way, so that they do not jump to and fro
             price = price / price.sum()
         self.price = best
         return least < 1.0
@@ -181,8 +171,8 @@ def convex_cover_bound(cover: ConvexCover, *, lower: float, upper: float, quantu
     problem = cover.problem
     finite = np.where(np.isfinite(problem.work_s), problem.work_s, 0.0)
     low, high, proven = lower, min(upper, float(finite.max(axis=0, initial=0.0).sum())), lower
-    for _ in range(_STEPS):
-        if cover.budget.expired or high - low <= max(_NARROW * high, quantum):
+    for _ in range(HALVINGS):
+        if cover.budget.expired or high - low <= max(NARROW * high, quantum):
             break
         middle = 0.5 * (low + high)
         if quantum > 0.0:

@@ -13,15 +13,16 @@ from scipy.sparse import csr_array
 from rlinit.arrays import SAFETY, FloatArray
 from rlinit.budget import Budget
 from rlinit.errors import SolverFailure
+from rlinit.exact.stages.effort import PREPARATION
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.kernels.stages.priorities import balance_prices
 from rlinit.stages.problem import StageProblem, Value
 
-_PROGRAM_S, _PROGRAM_SHARE = 2e-5, 0.1
+_PROGRAM_S = 2e-5
 """Seconds that the balancing program takes for each pair of a node and a class that may run it (HiGHS: 1.0 s for 64,000
-of them, 1.4 s for 100,000), and what it may take of the time that is left."""
+of them, 1.4 s for 100,000)."""
 
-_PAIRS, _FEWEST_ROUNDS, _MOST_ROUNDS = 20_000_000, 20, 400
+_PAIRS, _MOST_ROUNDS = 50_000_000, 400
 """Pairs looked at, and rounds, of multiplicative weights."""
 
 
@@ -84,12 +85,12 @@ def load_balance(problem: StageProblem, budget: Budget | None = None) -> LoadBal
     used, none, whole = np.where(count > 0, 1.0, 0.0), np.zeros(len(count)), np.ones(len(count))
     if (count > 0).sum() == 1:
         duals = [(used, none), (used, whole)]
-    elif allowed.sum() * _PROGRAM_S <= (np.inf if budget is None else _PROGRAM_SHARE * budget.remaining_s):
+    elif allowed.sum() * _PROGRAM_S <= (np.inf if budget is None else PREPARATION * budget.remaining_s):
         price, share = _balance_duals(problem, allowed)
         duals = [(price, share), (price, none)]
     else:
         work = np.where(allowed, problem.work_s, np.inf)
-        rounds = int(np.clip(_PAIRS // max(work.size, 1), _FEWEST_ROUNDS, _MOST_ROUNDS))
+        rounds = min(1 + _PAIRS // work.size, _MOST_ROUNDS)
         rate = np.where(_has_overflow(problem), problem.overflow_s_per_byte, 0.0)
         heavy = work + rate[:, None] * problem.param_bytes
         prices = [balance_prices(one, problem.class_count, rounds) for one in (work, heavy)]

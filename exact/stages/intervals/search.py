@@ -9,6 +9,7 @@ import numpy as np
 from rlinit.arrays import ROUNDING, FloatArray, inverse_of
 from rlinit.budget import Budget, reserve
 from rlinit.exact.stages.bounds.simple import simple_bound
+from rlinit.exact.stages.effort import CLOSE, MORE
 from rlinit.exact.stages.ideals.bottleneck_search import run_in_chunks
 from rlinit.exact.stages.ideals.node_merging import merge_weightless
 from rlinit.exact.stages.intervals.cover import Cover, Lattice, undecided
@@ -19,9 +20,6 @@ from rlinit.stages.problem import StageProblem
 MOST_NODES = 5_000
 """Nodes above which tables of what leads to what, and the words of an interval, cost more than they prove."""
 
-_MORE = 4
-"""How many times as many intervals a trial may have in each further round."""
-
 _ENOUGH = 8_000
 """Intervals that are tried after a round that proves nothing; where these prove nothing, more seldom do."""
 
@@ -31,11 +29,8 @@ _TRIALS = 5
 _STEP = 1.25
 """What is proven times this is tried at most: without a good value to stay below, rounds would begin in vain."""
 
-_COARSE = 0.5
-"""Intervals are halved where this share of the largest spread of work is undecided."""
-
-_NEAR, _CLOSE = 0.005, 1e-7
-"""Gaps at which the value itself is tried, and below which nothing is."""
+_NEAR = 0.005
+"""Gap at which the value itself is tried."""
 
 
 class _Out(Exception):
@@ -104,7 +99,7 @@ def refuted(lattice: Lattice, bottleneck: float, most: int, budget: Budget) -> b
     try:
         while cover is not None:
             spread = np.where(undecided(cover), cover.most - cover.least, -1.0)
-            chosen = (spread >= 0) & (spread >= _COARSE * spread.max())
+            chosen = (spread >= 0) & (2.0 * spread >= spread.max())  # the coarse ones
             if not chosen.any() or cover.size + chosen.sum() > most:
                 return False
             halved = lattice.halved(cover, chosen, budget)
@@ -151,7 +146,7 @@ def interval_bound(
     reserve(16.0 * n * words, f"what {n:,} ops lead to")
     lattice = Lattice(lattice_of)
     upper = min(upper, lattice.total)  # what fits into one stage, if anything does
-    if low >= upper * (1 - _CLOSE):
+    if low >= upper * (1 - CLOSE):
         return low
     intervals, given_up = first, upper
     while not budget.expired:
@@ -168,19 +163,19 @@ def interval_bound(
                     on_bound(low)
             else:
                 given_up = trial
-            if given_up - low <= _CLOSE * upper:
+            if given_up - low <= CLOSE * upper:
                 break
             trial = _between(low, given_up, upper)
         vain = low == began
-        if upper - low <= _CLOSE * upper or intervals >= (min(most, _ENOUGH) if vain else most):
+        if upper - low <= CLOSE * upper or intervals >= (min(most, _ENOUGH) if vain else most):
             break
-        intervals = min(most, _ENOUGH if vain else intervals * _MORE)
+        intervals = min(most, _ENOUGH if vain else intervals * MORE)
     return low
 
 
 def _between(low: float, given_up: float, upper: float) -> float:
     """Return what to try next: what would close a small gap, or the middle, but little more than is proven."""
     if given_up == upper and upper - low < _NEAR * upper:
-        return upper * (1 - _CLOSE)
+        return upper * (1 - CLOSE)
     middle = 0.5 * (low + given_up)
     return min(middle, _STEP * low) if low > 0 else middle

@@ -16,8 +16,8 @@ from rlinit.exact.solvers.linear_model import power_of_two_unit
 from rlinit.exact.solvers.scip import BOUND_SAFETY, RESOLUTION
 from rlinit.stages.problem import StageProblem, stage_cost
 
-_SPAN = 1e8
-"""Coefficients this much smaller than the largest are left out."""
+SPAN = 1e8
+"""Coefficients this much smaller than the largest, or the work of a node than that of a stage, are left out."""
 
 _ROOM = 16.0
 """How far the largest coefficient may exceed the reference before it sets the unit: all stay below 1e4."""
@@ -119,6 +119,6 @@ class ScaledCosts:
         unit = power_of_two_unit(max(size if np.isfinite(size) else 0.0, largest / _ROOM))
 
         def scaled(costs: FloatArray) -> FloatArray:
-            return np.where(costs >= largest / _SPAN, costs, 0.0) / unit
+            return np.where(costs >= largest / SPAN, costs, 0.0) / unit
 
         return ScaledCosts(unit, ceiling, scaled(work), scaled(into), scaled(out_of), scaled(overflow), hidden / unit)
