@@ -208,6 +208,15 @@ def code_lines(module: Module) -> int:
     return len(lines)
 
 
+def _counts_up(value: ast.expr) -> bool:
+    """Return whether names number places or kinds (``0, 1, 2`` or ``range(3)``), which have no unit to say."""
+    if isinstance(value, ast.Call):
+        return isinstance(value.func, ast.Name) and value.func.id == "range" and len(value.args) == 1
+    return isinstance(value, ast.Tuple) and [getattr(one, "value", None) for one in value.elts] == [
+        *range(len(value.elts))
+    ]
+
+
 def numbers(module: Module) -> Iterator[tuple[str, int, bool]]:
     """Yield the statements that name numbers: where, how many names, and whether a unit or reason stands by them."""
     lines = module.text.splitlines()
@@ -216,7 +225,7 @@ def numbers(module: Module) -> Iterator[tuple[str, int, bool]]:
             continue
         parts = [part for part in ast.walk(node.value) if not isinstance(part, _OF_NUMBERS)]
         found = [part for part in ast.walk(node.value) if isinstance(part, ast.Constant)]
-        if parts or not found or any(type(part.value) not in (int, float) for part in found):
+        if parts or not found or any(type(part.value) not in (int, float) for part in found) or _counts_up(node.value):
             continue
         said = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
         said |= any("#" in line for line in lines[max(0, node.lineno - 2) : node.end_lineno])

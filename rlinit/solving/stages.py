@@ -24,8 +24,8 @@ from rlinit.stages.plan_fields import stage_parts, stages_from_plan
 from rlinit.stages.problem import StageAssignment, evaluate
 from rlinit.stages.training.lowering import has_backward
 
-_FEW_STAGES = 4
-"""Stages up to which the full program often closes the gap."""
+_FEW_STAGES, _FEWER_STAGES = 4, 3
+"""Stages up to which the full program often closes the gap, and does so within seconds on few nodes (`pipeline`)."""
 
 
 def _bound(name: str) -> Callable[[StageSearch], None]:
@@ -57,8 +57,11 @@ _UP_TO_FEW: Condition[StageSearch] = Condition(
     f"at most {_FEW_STAGES} stages", lambda search: search.incumbent.problem.num_stages <= _FEW_STAGES
 )
 _SMALL: Condition[StageSearch] = Condition(
-    f"at most {FEW_PLACES} nodes times stages",
-    lambda search: search.incumbent.problem.num_stages * search.incumbent.problem.num_nodes <= FEW_PLACES,
+    f"at most {_FEWER_STAGES} stages and {FEW_PLACES} nodes times stages",
+    lambda search: (
+        (k := search.incumbent.problem.num_stages) <= _FEWER_STAGES
+        and k * search.incumbent.problem.num_nodes <= FEW_PLACES
+    ),
 )
 
 _MOST_OPENED = 5_000

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from rlinit.arrays import SAFETY, FloatArray, IntArray
+from rlinit.arrays import NOTABLE, SAFETY, FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.exact.stages.effort import CLOSE, ROUNDS
+from rlinit.exact.stages.effort import ROUNDS
 from rlinit.kernels.compiled import njit
 from rlinit.stages.problem import StageProblem, whole_cost
 from rlinit.stages.states import LABEL_CAP, StageStates, num_counted
@@ -360,7 +360,7 @@ class ChainOrder:
                 best, self.weight = value, weight
             found.append(_loads(self.chains, self.work, weight, classes, positions))
             dual, most = _weights(np.array(found), self.problem.class_count)
-            if dual is None or most <= best * (1.0 + CLOSE):
+            if dual is None or most <= best * (1.0 + NOTABLE):
                 break
             weight = self.weight + dual  # half way, so that they do not jump to and fro
             weight /= self.problem.class_count @ weight

@@ -17,7 +17,7 @@ from rlinit.arrays import SAFETY, FloatArray
 from rlinit.budget import Budget
 from rlinit.exact.solvers.linear_model import Affine, LinearModel, OutOfTime, power_of_two_unit
 from rlinit.exact.solvers.quantum import exact_quantum
-from rlinit.exact.solvers.scip import RESOLUTION, Run, Status, run_scip, skipped_run
+from rlinit.exact.solvers.scip import BOUND_SAFETY, RESOLUTION, Run, Status, run_scip, skipped_run
 from rlinit.exact.stages.domains import StageDomains, cover_edges, window_domains
 from rlinit.exact.stages.milp.variables import StageVariables
 from rlinit.plan import OPTIMALITY_TOLERANCE
@@ -29,9 +29,6 @@ from rlinit.stages.problem import (
     Value,
     memory_value,
 )
-
-_BOUND_SAFETY = 5e-9
-"""Relative discount on SCIP's dual bounds before they are rounded up to whole bytes."""
 
 _NOTHING: MemoryValue = (math.inf, math.inf, math.inf)
 
@@ -167,8 +164,9 @@ def _level_quantum(problem: StageProblem, level: int) -> float:
 
 
 def _round_up(bound: float, quantum: float, unit: float = 0.0) -> float:
-    """Return the smallest attainable value that a dual bound in bytes, of a program in this unit, does not rule out."""
-    safe = bound if math.isinf(bound) else max(bound - max(bound * _BOUND_SAFETY, RESOLUTION * unit), 0.0)
+    """Return the smallest attainable value that a bound in bytes does not rule out: SCIP's in this unit, or a sum's."""
+    room = max(BOUND_SAFETY * bound, RESOLUTION * unit) if unit else SAFETY * bound
+    safe = bound if math.isinf(bound) else max(bound - room, 0.0)
     return safe if quantum == 0 or math.isinf(safe) else math.ceil(safe / quantum) * quantum
 
 
@@ -242,7 +240,7 @@ def solve_memory_milp(
     -------
     StageResult
         Value recomputed from the rounded assignment. Integral bytes make exact bounds: they are rounded up to the
-        next attainable value. Where bytes are not integral, a bound is discounted by 5e-9. Levels that were not
+        next attainable value. Where bytes are not integral, a bound is discounted by 2.5e-7. Levels that were not
         solved have bound 0. `work` counts nodes.
 
     Notes
