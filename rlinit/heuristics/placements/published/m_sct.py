@@ -128,7 +128,10 @@ def run_linear_program(
     cost = np.zeros(len(upper))
     cost[-1] = 1.0
     box = [(0.0, high) for high in upper.tolist()]
-    limits: Any = {"maxiter": evaluations or None, "time_limit": min(remaining / 2, 1e9)}  # the rest is the schedule's
+    limits: Any = {
+        "maxiter": evaluations or None,
+        "time_limit": min(remaining / 2, 1e9),
+    }  # the rest is for the schedule
     result = linprog(cost, A_ub=matrix, b_ub=limit, bounds=box, options=limits)
     if result.status == 1:
         return None
