@@ -17,5 +17,5 @@ NARROW = 1e-3
 MORE = 4
 """A try that its limit cut short is followed by one of so many times that limit."""
 
-PREPARATION = 0.1
+PREPARATION = 0.05
 """Share of the time left that what makes a search or a bound better may take before it."""

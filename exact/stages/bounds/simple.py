@@ -18,7 +18,7 @@ from rlinit.hardware import CAPACITY_SLACK
 from rlinit.kernels.stages.priorities import balance_prices
 from rlinit.stages.problem import StageProblem, Value
 
-_PROGRAM_S = 2e-5
+_PROGRAM_S = 1.5e-5
 """Seconds that the balancing program takes for each pair of a node and a class that may run it (HiGHS: 1.0 s for 64,000
 of them, 1.4 s for 100,000)."""
 
