@@ -10,7 +10,6 @@ from typing import Literal
 from rlinit.comparison.baselines import Baseline
 from rlinit.comparison.stages import stage_baselines
 from rlinit.errors import InvalidGraph
-from rlinit.exact.stages.ideals.bottleneck_search import LABEL_CAP
 from rlinit.exact.stages.ideals.node_merging import MergedProblem, merge_weightless
 from rlinit.heuristics.stages import STAGE_HEURISTICS
 from rlinit.solving import stage_phases
@@ -22,6 +21,7 @@ from rlinit.solving.stage_phases import FEW_IDEALS, FEW_LABELS, FEW_PLACES, Stag
 from rlinit.stages.lowering import LoweredStages, lower_stages
 from rlinit.stages.plan_fields import stage_parts, stages_from_plan
 from rlinit.stages.problem import StageAssignment, evaluate
+from rlinit.stages.states import LABEL_CAP
 from rlinit.stages.training.lowering import has_backward
 
 _FEW_STAGES, _FEWER_STAGES = 4, 3

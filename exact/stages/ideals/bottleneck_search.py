@@ -26,7 +26,6 @@ from rlinit.hardware import CAPACITY_SLACK
 from rlinit.kernels.stages.arrays import CostArrays
 from rlinit.stages.passes import FIRST_EXCESS
 from rlinit.stages.problem import largest_cost
-from rlinit.stages.states import LABEL_CAP as LABEL_CAP
 from rlinit.stages.states import StageStates
 
 
