@@ -38,8 +38,6 @@ from rlinit.placements.problem import PlacementProblem
 _CHOICES, _LONG_CHOICES = 1_000, 100
 """Choices of a turn: those of trials of a single segment, and those of a longer one, shared by what it is made of."""
 
-_LONG_WORK = 2
-"""What a choice of a longer segment counts for, for each segment that it is made of."""
 
 _LEVEL_SHARE, _MEMORY = 0.1, 0.9
 """Of all work, what single segments and longer ones get at least each; what counts of gains and work, a turn later."""
@@ -137,11 +135,7 @@ class _Segment:
     @property
     def work(self) -> int:
         """Choices looked at so far, those of longer segments as so many as take their time."""
-        return self._weight * sum(trials.nodes for trials in self._trials.values())
-
-    @property
-    def _weight(self) -> int:
-        return 1 if self.size == 1 else _LONG_WORK * self.size
+        return self.size * sum(trials.nodes for trials in self._trials.values())
 
     def add_up(self) -> None:
         """Take what shorter segments prove: lags, and the least sum of the parts over the devices where they meet."""
@@ -165,7 +159,7 @@ class _Segment:
         if trials is None:
             return -1
         ended = trials.exhausted or trials.bound_s >= trials.upper
-        return None if ended else self._weight * trials.nodes
+        return None if ended else self.size * trials.nodes
 
     def improve(self, pair: tuple[int, int], upper: float, budget: Budget) -> None:
         """Try makespans for devices of the ends, at first below `upper` and by propagation alone."""

@@ -31,49 +31,35 @@ import math
 
 import numpy as np
 
-from rlinit.arrays import SAFETY, BoolArray, FloatArray, IntArray
-from rlinit.budget import Budget
+from rlinit.arrays import MOST_CELLS, SAFETY, BoolArray, FloatArray, IntArray
+from rlinit.budget import WATCH_S, Budget
 from rlinit.exact.placements.analysis.batches import DataFlow, data_flow
 from rlinit.exact.placements.analysis.reachability import in_words, reachability
 from rlinit.exact.placements.analysis.rounding import makespan_quantum
 from rlinit.exact.placements.analysis.symmetry import alike_devices
 from rlinit.exact.placements.analysis.time_windows import close_groups, latest_end, possible_batches
 from rlinit.exact.placements.bounds.destructive_branching import STANDS, STOPPED, branch, new_stack
-from rlinit.exact.placements.bounds.destructive_kernel import CHANGED, REFUTED, Trial
+from rlinit.exact.placements.bounds.destructive_kernel import CHANGED, ENERGY_WORK, REFUTED, Trial
 from rlinit.exact.placements.bounds.load import load_lagrangian
 from rlinit.exact.solvers.quantum import round_up
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import PlacementProblem
+from rlinit.plan import OPTIMALITY_TOLERANCE
 
 _ROUNDS = 12
 """Most rounds of propagation before branching."""
 
-_ANCESTOR_OPS = 4_000
-"""Ops up to which ancestors are held as bits."""
+_ENDS, _LAGS_ENDS = 64, 24
+"""Most ends of intervals on each side in a round; where lags are known, which say most, problems are large."""
 
-_ENERGY_WORK, _ENDS = 4_000_000, (8, 64)
-"""Overlaps of ops with intervals in a round, and the fewest and most ends of intervals on each side."""
-
-_LAGS_ENERGY_WORK, _LAGS_ENDS = 1_000_000, (8, 24)
-"""The same where lags are known: these say most, and problems with them are large."""
-
-_FIRST_NODES, _MORE = 200, 4
-"""Choices looked at in a trial at first, and what that grows by when even close trials stop."""
+_FIRST_NODES = 200
+"""Choices looked at in a trial at first; twice as many whenever even close trials stop."""
 
 _FIRST_STEP, _LAST_STEP = 0.02, 0.004
 """Of the largest trial: how far above the bound one is at first; how close before it gets more nodes instead."""
 
-_CHUNK_S = 0.02
-"""Seconds between looks at the clock."""
-
-_STACK_BYTES = 1 << 27
-"""Memory of a stack of choices."""
-
 _CLOSE = 1e-7
 """Trials closer than this part of the largest are one: well below the 1e-6 of optimal plans, as segments add up."""
-
-_FINE = 1e-6
-"""Quanta below this part of the largest trial are as good as none."""
 
 _OF_QUANTUM = 1e-3
 """Part of a quantum by which a multiple may be off: three times 0.2 is more than 0.6, and is not tried again."""
@@ -125,7 +111,7 @@ class DestructiveSearch:
         self._flow: DataFlow = data_flow(problem) if like is None else like._flow
         self._top = min(upper, latest_end(problem, possible))
         quantum = makespan_quantum(problem)
-        self._quantum = quantum if quantum > _FINE * self._top else 0.0
+        self._quantum = quantum if quantum > OPTIMALITY_TOLERANCE * self._top else 0.0
         self._stands = self._hard = np.inf
         self._quota, self._step = 0, 0.0
         self._chunk = 16
@@ -196,12 +182,12 @@ class DestructiveSearch:
             self._hard = limit
             self._step *= 0.5
             if self._step < _LAST_STEP:
-                self._quota, self._step = self._quota * _MORE, _FIRST_STEP
+                self._quota, self._step = self._quota * 2, _FIRST_STEP
 
     def _answer(self, limit: float, budget: Budget) -> int:
         """Return `REFUTED`, `STANDS` or `STOPPED` for a limit."""
         n, d = self._able.shape
-        most = min(n + n * n // 4, max(2, _STACK_BYTES // max(1, 17 * n * d)))
+        most = min(n + n * n // 4, max(2, 8 * MOST_CELLS // max(1, 17 * n * d)))
         trial, stack = self._prepared(budget), new_stack(self._able, most if self._quota > 0 else 0)
         for _ in range(_ROUNDS):
             state, _ = branch(self._flow, trial, stack, limit, 0)
@@ -218,7 +204,7 @@ class DestructiveSearch:
             answer, used = branch(self._flow, trial, stack, limit, min(left, self._chunk))
             seconds = budget.elapsed_s - before
             left, self.nodes = left - max(1, used), self.nodes + used
-            self._chunk = self._chunk * 2 if seconds < _CHUNK_S else max(1, self._chunk // 2)
+            self._chunk = self._chunk * 2 if seconds < WATCH_S else max(1, self._chunk // 2)
         if answer == STANDS:
             self._note(stack.able[stack.at[0]], stack.head[stack.at[0]], stack.tail[stack.at[0]])
         return answer
@@ -239,7 +225,7 @@ class DestructiveSearch:
         if self._trial is None:
             problem, n, d = self.problem, *self._able.shape
             ancestors = descendants = np.zeros((0, 0), np.int64)
-            if n <= _ANCESTOR_OPS:
+            if n * n <= MOST_CELLS:
                 reach = reachability(problem.order, problem.succ_indptr, problem.succ)
                 ancestors, descendants = in_words(reach.T), in_words(reach)
             members = np.argsort(problem.group, kind="stable").astype(np.int64)
@@ -249,8 +235,8 @@ class DestructiveSearch:
                 self.weight = loads.weight
                 self.raise_bound(loads.bound_s)
             none = (np.zeros((0, 2), np.int64), np.zeros((0, d, d)))
-            work, ends = (_ENERGY_WORK, _ENDS) if self._lags is None else (_LAGS_ENERGY_WORK, _LAGS_ENDS)
             lag_ends, lag_s = self._lags or none
+            ends = _ENDS if self._lags is None else _LAGS_ENDS
             self._trial = Trial(
                 least=problem.op_time_s,
                 weight=self.weight,
@@ -261,7 +247,7 @@ class DestructiveSearch:
                 held=problem.weight_bytes + problem.shard_bytes,
                 capacity=problem.capacity_bytes * CAPACITY_SLACK,
                 kind=_kinds(problem),
-                most_ends=int(np.clip(math.sqrt(2 * work / max(1, n * d)), *ends)),
+                most_ends=max(1, min(ends, math.isqrt(2 * ENERGY_WORK // max(1, n * d)))),
                 lag_ends=lag_ends,
                 lag_s=lag_s,
             )

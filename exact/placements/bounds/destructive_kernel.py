@@ -19,9 +19,9 @@ from rlinit.kernels.compiled import njit
 SETTLED, REFUTED, CHANGED = 0, 1, 2
 """What a round of propagation comes to."""
 
-_WORK, _FEWEST = 8_000_000, 8
-"""Overlaps of ops with intervals of single devices in a round, about, and the fewest ops whose windows bound intervals;
-as many pairs of ops are put in order at most."""
+ENERGY_WORK = 8_000_000
+"""Overlaps of ops with intervals in a round, about: of single devices, and of all together; as many pairs of ops are
+put in order at most."""
 
 _NOTABLE = 1e-3
 """Part of the trial by which a head or tail has to rise for windows to be looked at once more."""
@@ -326,14 +326,14 @@ def _one_device(
     -1 if they do not fit themselves, else how many windows and devices changed.
     """
     only, free = _of_device(i, able, least)
-    work = _WORK // able.shape[1]
+    work = ENERGY_WORK // able.shape[1]
     changed = order_ops(only, i, least, head, tail, limit, work)
     if changed < 0:
         return -1
     widest = 0.0
     for v in free:
         widest = max(widest, least[v, i])
-    stride = 1 + len(only) // max(_FEWEST, int((work / max(1, len(only) + len(free))) ** 0.5))
+    stride = 1 + len(only) // max(1, int((work / max(1, len(only) + len(free))) ** 0.5))
     for a in only[::stride]:
         begin = head[a, i]
         for b in only[::stride]:

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import SAFETY, FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.placements.analysis.reachability import reachable_sums
 from rlinit.exact.placements.analysis.time_windows import ShardWindows, latest_end
@@ -50,10 +50,6 @@ _ROUNDS_A_LOOK = 2_000_000
 
 _POINTS = 512
 """Ops of the chain at most."""
-
-
-_LEAST_LENGTH = 1e-9
-"""Part of the longest way, with heads and tails, that slacks are at least held against: ops may take no time at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +300,8 @@ def _first_logits(a: FlowArrays, weight: FloatArray, interval_size: FloatArray, 
     device = np.log(np.maximum(weight[item[load] % d] * d, 1e-3))
     logit[load] = device + np.where(whole, start.whole, start.load + start.level * np.log2(spans))
     way, longest = _ways(a, own)
-    slack = (longest - way) / max(longest, _LEAST_LENGTH * float(way.max(initial=0.0)), 1e-300)
+    # Ops may take no time at all.
+    slack = (longest - way) / max(longest, SAFETY * float(way.max(initial=0.0)), 1e-300)
     path = ~load
     logit[path] -= start.critical * slack[path]
     logit[kind == HEAD] += start.head

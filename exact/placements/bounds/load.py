@@ -19,17 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import ROUNDING, FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import PlacementProblem
+from rlinit.plan import OPTIMALITY_TOLERANCE
 
 _ROUNDS = 60
 """Steps of the multipliers at most."""
-_CLOSE = 1e-5
-"""Relative gain that is not worth another step."""
-_ROUNDING = 1e-13
-"""Relative error of the sums over ops, far above what they have."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,7 +100,7 @@ def _cutting_planes(problem: PlacementProblem, allowed: NDArray[np.bool_], budge
         cost[:, capped] += penalty[:, None] * held
         least, count = _best_splits(cost)
         total = float(least.sum())
-        value = total - float(penalty.sum()) - _ROUNDING * (abs(total) + float(penalty.sum()))
+        value = total - float(penalty.sum()) - ROUNDING * (abs(total) + float(penalty.sum()))
         if value > best.bound_s:
             priced = np.zeros(d)
             priced[capped] = penalty / capacity
@@ -118,7 +115,7 @@ def _cutting_planes(problem: PlacementProblem, allowed: NDArray[np.bool_], budge
         if master is None:
             break
         ceiling, point = master
-        if ceiling * most <= max(best.bound_s * (1.0 + _CLOSE), value):
+        if ceiling * most <= max(best.bound_s * (1.0 + OPTIMALITY_TOLERANCE), value):
             break
         weight, penalty = point[:d], point[d:] * most
         weight = weight / weight.sum()

@@ -33,19 +33,13 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from rlinit.arrays import SAFETY, FloatArray, IntArray
+from rlinit.arrays import NOTABLE, SAFETY, FloatArray, IntArray
 from rlinit.budget import ROWS_A_LOOK, Budget, reserve
 from rlinit.exact.placements.analysis.time_windows import ShardWindows
 from rlinit.exact.solvers.linear_model import power_of_two_unit
 from rlinit.exact.solvers.lp_dual_bound import LinearProgram, LinearSolution
 from rlinit.placements.problem import PlacementProblem
 
-_VIOLATION = 1e-4
-"""Of the makespan, by which a point must violate a row so that the row is added."""
-_USED = 1e-9
-"""Multipliers below are 0, and rows with them are dropped."""
-_PER_OP = 1
-"""Rows from an op, and as many to it, in a round for each device."""
 _FEWEST, _ENDS = 20, 0.1  # Rows from the start and to the end of each round and device.
 _INTERVALS = 4
 """Rows of intervals for each device in a round."""
@@ -375,7 +369,7 @@ class PlacementLP:
         if dual is None:
             return
         first = self._fixed[0].shape[0]
-        used = dual[first : first + len(self._pooled)] < -_USED
+        used = dual[first : first + len(self._pooled)] < -SAFETY
         self._pooled = [row for row, wanted in zip(self._pooled, used.tolist(), strict=True) if wanted]
         self.pool.keep(np.append(used, np.ones(len(self.pool.rows) - len(used), np.bool_)))
 
@@ -385,7 +379,7 @@ class PlacementLP:
         dual = self._multipliers()
         for at in range(self._num_gaps, len(rows)):
             row = self._first_local + at
-            if dual is None or row >= len(dual) or dual[row] < -_USED:
+            if dual is None or row >= len(dual) or dual[row] < -SAFETY:
                 yield rows[at]
 
     def separate(self, budget: Budget) -> int:
@@ -411,13 +405,13 @@ class PlacementLP:
         return mean
 
     def _separate_between(self, point: FloatArray, budget: Budget) -> int:
-        """Add for each device and op at most `_PER_OP` of the rows from it, and as many to it."""
+        """Add for each device and op at most one row from it, and one to it."""
         assert self.reach is not None
         mean = self._mean_time(point)
         start, total = point[self.start], mean.sum(axis=1)
         reserve(20.0 * len(self.reach) ** 2, f"rows between {len(self.reach):,} ops")
         reach = self.reach.astype(np.float32)
-        least = _VIOLATION * point[self.end]
+        least = NOTABLE * point[self.end]
         n, added = len(start), 0
         slack = np.where(self.reach, start[None, :] - (start + total)[:, None], np.inf).astype(np.float32)
         for device in range(mean.shape[1]):
@@ -432,11 +426,10 @@ class PlacementLP:
                 over[rows] = loads - slack[rows]
             pairs = np.argwhere(over > least)
             pairs = pairs[np.argsort(-over[pairs[:, 0], pairs[:, 1]], kind="stable")]
-            uses = np.zeros((2, n), np.int64)
+            used = np.zeros((2, n), np.bool_)
             for a, b in pairs.tolist():
-                if uses[0, a] < _PER_OP and uses[1, b] < _PER_OP:
-                    uses[0, a] += 1
-                    uses[1, b] += 1
+                if not used[0, a] and not used[1, b]:
+                    used[0, a] = used[1, b] = True
                     added += self.pool.add(device, a, b)
             for b in _largest(weight.astype(np.float32) @ reach - start, least):
                 added += self.pool.add(device, -1, b)
@@ -465,7 +458,7 @@ class PlacementLP:
             over[0, 0] = 0.0
             for flat in np.argsort(-over, axis=None, kind="stable")[:_INTERVALS].tolist():
                 a, b = divmod(flat, len(tails))
-                if over[a, b] <= _VIOLATION * point[self.end]:
+                if over[a, b] <= NOTABLE * point[self.end]:
                     break
                 inside = entries[(early >= heads[a]) & (late >= tails[b])]
                 columns = np.append(self.entry_column[inside], self.end)
@@ -484,7 +477,7 @@ class PlacementLP:
         total = self._mean_time(point).sum(axis=1)
         u, v = problem.edges[:, 0], problem.edges[:, 1]
         slack = point[self.start[v]] - point[self.start[u]] - total[u]
-        best = np.full(len(u), _VIOLATION * point[self.end])
+        best = np.full(len(u), NOTABLE * point[self.end])
         which = np.full(len(u), -1)
         costs, sets = [], _device_sets(d)
         for k, inside in enumerate(sets):

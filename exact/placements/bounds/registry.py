@@ -27,8 +27,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from rlinit.arrays import ROUNDING, BoolArray, FloatArray
-from rlinit.budget import UNLIMITED, Budget
+from rlinit.arrays import MOST_CELLS, ROUNDING, BoolArray, FloatArray
+from rlinit.budget import UNLIMITED, WATCH_S, Budget
 from rlinit.exact.placements.analysis.chains import best_chain
 from rlinit.exact.placements.analysis.reachability import reachability, reachable_sums
 from rlinit.exact.placements.analysis.time_windows import ShardWindows, latest_end, possible_batches, shard_windows
@@ -39,38 +39,32 @@ from rlinit.exact.placements.bounds.load import load_lagrangian
 from rlinit.exact.placements.bounds.lp_relaxation import CutPool, PlacementLP
 from rlinit.kernels.placements.list_scheduling import upward_rank
 from rlinit.placements.problem import PlacementProblem
+from rlinit.plan import OPTIMALITY_TOLERANCE
 
 _ROUNDS = 8
 """Of rows, violated by the point before, that are added to the relaxation."""
-_BETWEEN_OPS = 2_000
-"""Ops up to which all pairs are looked at for what lies between them: quadratic memory."""
 _LP_SIZE = 40_000
 """Ops times devices of the largest relaxation."""
-_WINDOW_S, _QUICK_S = 2.5e-7, 0.1  # Seconds that a window takes for each edge and device; those there always are.
+_WINDOW_S = 2.5e-7  # Seconds that a window takes for each edge and device.
 _LP_ENTRY_S = 1e-4  # Seconds that a relaxation takes for each op and device, in which HiGHS hardly looks at the clock.
 _SIMPLEX_OPS = 100
 """Ops up to which relaxations are solved by the simplex method, beyond by the interior point method."""
-_CHAIN_OPS = 3_000
-"""Ops up to which there are chains: they need to know of all pairs of ops which reaches which."""
-_FLOW_ROUNDS, _FLOW_SIZE = 1_000, 20_000_000
-"""Steps of the ascent, and edges times pairs of devices up to which there is a table of transfers."""
-_CHAIN_WORK = 40_000
-"""Units of work of a chain where no clock ends it."""
+_FLOW_ROUNDS = 1_000
+"""Steps of the ascent."""
+_CHOICES = 40_000
+"""Choices of devices and orders, in a chain or for trial makespans, where no clock ends them."""
 _CHAINS = ((40, 1.0), (60, 0.25), (100, 0.25))
 """Most ops between neighbours, and what a further op must gain: the first for which there are chains. Longer segments
 come of shorter ones by themselves."""
-_TABLES = 0.2
-"""Of the time left, for what paths prove of every segment and pair of devices."""
-
-_TRIED, _LOOKS, _LOOK_WORK, _LOOK_S = 2, 5, 400, 0.2
-"""Chains of which that goes on which proves most after so many looks, each of so much work or, where a clock ends the
-search, so many seconds: cells of 43 ops need segments of 60, those of 30 are better bounded in segments of 40."""
-_TRIAL_CHOICES = 20_000
-"""Choices of trial makespans where no clock ends them."""
-_RELAXATION_SHARE, _CHAIN_SHARE, _BEHIND_SHARE = 0.25, 0.9, 0.4  # Of what is left of the budget.
-_LAST_ROUNDS, _TURNS = 3, 3
-"""Rounds of rows after the chain, and turns of chain and trials."""
-_OUT_OF_REACH = 1.0 + 1e-6
+_TRIED, _LOOK_WORK, _LOOK_S = 2, 2_000, 1.0
+"""Chains of which that goes on which proves most after a look of so much work or, where a clock ends the search, so
+many seconds: cells of 43 ops need segments of 60, those of 30 are better bounded in segments of 40."""
+_FIRST_SHARE, _CHAIN_SHARE, _BEHIND_SHARE = 0.25, 0.9, 0.4
+"""Of what is left of the budget: for the relaxation, and then for what paths prove of every segment and pair of
+devices, before the chain; for the chain; and for a chain that is behind."""
+_TURNS = 3
+"""Turns of chain and relaxation."""
+_OUT_OF_REACH = 1.0 + OPTIMALITY_TOLERANCE
 """Times the latest end of any schedule: a bound above it proves that there is none."""
 
 
@@ -119,7 +113,7 @@ def _windows(problem: PlacementProblem, upper: float) -> ShardWindows | None:
 def _affords_windows(problem: PlacementProblem, budget: Budget | None) -> bool:
     """Return whether the windows of all ops and devices are known, or take no longer than there is."""
     seconds = _WINDOW_S * (problem.num_ops + len(problem.succ)) * problem.num_devices
-    return problem in _LAST or budget is None or seconds <= max(_QUICK_S, budget.remaining_s)
+    return problem in _LAST or budget is None or seconds <= max(WATCH_S, budget.remaining_s)
 
 
 def _longest_path(problem: PlacementProblem, allowed: BoolArray) -> float:
@@ -224,7 +218,7 @@ def flow_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Budg
     """
     limited = budget or Budget()
     size = len(problem.edges) * problem.num_devices**2
-    if problem.num_shards != 1 or not problem.num_ops or size > _FLOW_SIZE:
+    if problem.num_shards != 1 or not problem.num_ops or size > MOST_CELLS:
         return around_bound(problem, upper=upper, budget=budget)
     first = flow_problem(problem, upper, limited)
     if first is None:
@@ -237,7 +231,7 @@ def flow_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Budg
 def relaxation_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Budget | None = None) -> float:
     """Return the bound of the linear relaxation with cuts, or of `around_bound` where that is better.
 
-    Rows for what lies between ops need n^2 numbers and are left out above 2,000 ops; of problems too large for the
+    Rows for what lies between ops need n^2 numbers and are left out above some 3,000 ops; of problems too large for the
     LP only `around_bound` is returned.
 
     Parameters
@@ -253,7 +247,7 @@ def relaxation_bound(problem: PlacementProblem, *, upper: float = np.inf, budget
 def chain_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Budget | None = None) -> float:
     """Return the bound of a chain of ops by branch and bound, or of `load_bound` where that is better.
 
-    Only for problems of at most 3,000 ops; for `throughput` it bounds the makespan of a single shard.
+    Only for problems of at most some 3,000 ops; for `throughput` it bounds the makespan of a single shard.
 
     Parameters
     ----------
@@ -270,7 +264,7 @@ def chain_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Bud
     if bound < upper and not limited.expired:
         search = _chain(problem, start.window, upper, limited)
         if search is not None:
-            bound = max(bound, search.run(_CHAIN_WORK if limited.remaining_s == np.inf else UNLIMITED, limited))
+            bound = max(bound, search.run(_CHOICES if limited.remaining_s == np.inf else UNLIMITED, limited))
     return min(bound, upper)
 
 
@@ -300,7 +294,7 @@ def destructive_bound(problem: PlacementProblem, *, upper: float = np.inf, budge
     problem, upper
         As for `path_bound`.
     budget
-        Ends the search; without a time limit it looks at some 20,000 choices of devices and orders.
+        Ends the search; without a time limit it looks at some 40,000 choices of devices and orders.
     """
     limited = budget or Budget()
     start = _start(problem, upper, limited)
@@ -310,7 +304,7 @@ def destructive_bound(problem: PlacementProblem, *, upper: float = np.inf, budge
     if problem.num_shards == 1 and bound < upper and not limited.expired:
         search = DestructiveSearch(problem, upper=upper, allowed=start.window.allowed, weight=start.weight)
         search.raise_bound(bound)
-        bound = search.run(_TRIAL_CHOICES if limited.remaining_s == np.inf else UNLIMITED, limited)
+        bound = search.run(_CHOICES if limited.remaining_s == np.inf else UNLIMITED, limited)
     return min(bound, upper)
 
 
@@ -366,8 +360,8 @@ class JoinedBound:
             return self.bound_s
         if not self._begun:
             self._begun = True
-            share = budget.share(budget.remaining_s * _RELAXATION_SHARE) if self._with_chain else budget
-            self._relax(share, _ROUNDS)
+            share = budget.share(budget.remaining_s * _FIRST_SHARE) if self._with_chain else budget
+            self._relax(share)
             if self._with_chain and self.bound_s < self._upper:
                 self._chain = _chain(self._problem, self._window, self._upper, budget)
         if self._chain is None or self.bound_s >= self._upper or budget.expired:
@@ -376,24 +370,24 @@ class JoinedBound:
         ahead = self._chain.bound_s >= self.bound_s
         share = budget.share(budget.remaining_s * (_CHAIN_SHARE if ahead else _BEHIND_SHARE))
         counted = budget.remaining_s == np.inf  # Where no clock ends it, work does.
-        self._raise(self._chain.run(_CHAIN_WORK if counted else UNLIMITED, share))
+        self._raise(self._chain.run(_CHOICES if counted else UNLIMITED, share))
         if self.bound_s < self._upper:
-            self._relax(budget, _LAST_ROUNDS)
+            self._relax(budget)
         return self.bound_s
 
-    def _relax(self, budget: Budget, rounds: int) -> None:
+    def _relax(self, budget: Budget) -> None:
         """Solve the relaxation, with the gaps of the chain where there is one, and go on from the rows found before."""
         problem, window = self._problem, self._window
         n = problem.num_ops
         size = n * problem.num_devices * problem.num_shards
         if window is None or not n or size > _LP_SIZE or budget.remaining_s < _LP_ENTRY_S * size:
             return
-        reach = reachability(problem.order, problem.succ_indptr, problem.succ) if n <= _BETWEEN_OPS else None
+        reach = reachability(problem.order, problem.succ_indptr, problem.succ) if n * n <= MOST_CELLS else None
         horizon = latest_end(problem, window.allowed)
         gaps = () if self._chain is None else self._chain.gaps
         program = PlacementLP(problem, window, horizon, reach, self._pool, gaps=gaps, like=self._program)
         self._program = program
-        for _ in range(rounds):
+        for _ in range(_ROUNDS):
             bound = program.solve(budget.remaining_s, interior=n > _SIMPLEX_OPS)
             program.forget_slack()
             self._raise(np.inf if bound > horizon * _OUT_OF_REACH else bound)
@@ -426,7 +420,7 @@ def _start(problem: PlacementProblem, upper: float, budget: Budget) -> _Start | 
 
 def _chain(problem: PlacementProblem, window: ShardWindows, upper: float, budget: Budget) -> _BestChain | None:
     """Return the chains of a problem that is not too large, if it has any: those with the shortest segments."""
-    if not 0 < problem.num_ops <= _CHAIN_OPS:
+    if not 0 < problem.num_ops**2 <= MOST_CELLS:
         return None
     reach = reachability(problem.order, problem.succ_indptr, problem.succ)
     least = window.least_s.min(axis=1)
@@ -435,7 +429,7 @@ def _chain(problem: PlacementProblem, window: ShardWindows, upper: float, budget
         chain = best_chain(problem, reach, least, span, gain, budget) if len(found) < _TRIED else []
         if chain and chain not in found:
             found.append(chain)
-    tables = budget.share(_TABLES * budget.remaining_s)
+    tables = budget.share(_FIRST_SHARE * budget.remaining_s)
     return _BestChain([ChainBound(problem, window, chain, upper, tables) for chain in found]) if found else None
 
 
@@ -443,7 +437,7 @@ class _BestChain:
     """The bounds of some chains, of which after a first look at each that goes on which proves most."""
 
     def __init__(self, chains: list[ChainBound]) -> None:
-        self._chains, self._looks = chains, chains * _LOOKS if len(chains) > 1 else []
+        self._chains, self._looks = chains, chains.copy() if len(chains) > 1 else []
 
     @property
     def bound_s(self) -> float:
