@@ -15,8 +15,8 @@ from rlinit.exact.placements.split.state_layers import Frontier
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import placement_from_priority
 
-_CHUNK_OPS = 40
-"""Ops that are placed between looks at the clock."""
+SEARCHED_OPS = 40
+"""Ops that are placed between looks at the clock; blocks up to this size are searched as one."""
 
 
 class BlockBeam:
@@ -37,7 +37,7 @@ class BlockBeam:
         self.problem, self.comm = problem, comm
         self.tail = _tails(problem, comm)
         self.order = np.concatenate(blocks)
-        self.chunks = [part for block in blocks for part in np.array_split(block, -(-len(block) // _CHUNK_OPS))]
+        self.chunks = [part for block in blocks for part in np.array_split(block, -(-len(block) // SEARCHED_OPS))]
         position = inverse_of(self.order)
         self.last_use = position.copy()
         np.maximum.at(self.last_use, problem.edges[:, 0], position[problem.edges[:, 1]])

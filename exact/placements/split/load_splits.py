@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import MOST_CELLS, FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.placements.analysis.time_windows import possible_batches
 from rlinit.exact.placements.bounds.load import load_lagrangian, of_groups
@@ -17,9 +17,6 @@ from rlinit.exact.placements.split.batched import splits
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan, placement_from_priority
-
-_SPLITS, _ENTRIES = 256, 20_000_000
-"""Most splits of an op, and most entries of a table of groups, splits and devices."""
 
 _BLENDS = (0.02, 0.1, 0.3)
 """How much of equal multipliers is mixed into those of the devices: the best bound often has only one of them."""
@@ -36,10 +33,10 @@ def load_placement(problem: PlacementProblem, budget: Budget) -> Placement | Non
         Ends the choice of multipliers early; one placement is always tried.
     """
     n, d, s = problem.num_ops, problem.num_devices, problem.num_shards
-    ways = splits(s, d, _SPLITS)
+    ways = splits(s, d)
     leaders = np.unique(problem.group)
     allowed = possible_batches(problem)
-    if not n or len(leaders) * ways.size > _ENTRIES or not allowed.any(axis=(1, 2)).all():
+    if not n or len(leaders) * ways.size > MOST_CELLS or not allowed.any(axis=(1, 2)).all():
         return None
     loads = load_lagrangian(problem, allowed, budget)
     seconds, held = (_of_ways(table, ways) for table in of_groups(problem, allowed))

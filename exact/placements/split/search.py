@@ -32,9 +32,7 @@ MAX_BLOCK_OPS = 60
 
 _MAX_MULTIPLIER_OPS = 80
 """Ops beyond which multipliers are those that even out the devices' mean speeds, without an LP."""
-_PLAIN_WIDTH = 16
-"""Width up to which a pass takes the multipliers as they are."""
-_WIDTHS = (16, 256, 4096, 32768)
+WIDTHS = (16, 256, 4096, 32768)
 """States that the passes keep, one pass after another."""
 EXPANSIONS_PER_S = 20_000.0
 """What a slow machine expands, by which a pass is kept within a time limit."""
@@ -411,7 +409,7 @@ def search(
     cutoff_s: FloatArray,
     budget: Budget,
     *,
-    widths: tuple[int, ...] = _WIDTHS,
+    widths: tuple[int, ...] = WIDTHS,
     max_work: int = 1 << 62,
 ) -> SearchResult:
     """Find the best end of every target from one start, in passes of growing width.
@@ -446,7 +444,8 @@ def search(
         if work > 0 and (budget.expired or work >= max_work or bool((bound >= limit).all())):
             break
         affordable = int(min(max_work - work, max(1.0, min(budget.remaining_s, 1e9) * EXPANSIONS_PER_S)))
-        weighted = _reweighted(model, start, limit) if width > _PLAIN_WIDTH else model
+        # The narrowest pass takes the multipliers as they are.
+        weighted = _reweighted(model, start, limit) if width > WIDTHS[0] else model
         after, dropped, extended = advance(weighted, start, limit, scale, width, affordable)
         work += extended + 1
         finish = ends(model, after)

@@ -24,26 +24,18 @@ from typing import Literal
 
 import numpy as np
 
-from rlinit.arrays import IntArray
+from rlinit.arrays import MOST_CELLS, IntArray
 from rlinit.budget import Budget
-from rlinit.exact.placements.split.beam import BlockBeam
+from rlinit.exact.placements.split.beam import SEARCHED_OPS, BlockBeam
 from rlinit.exact.placements.split.bounds import split_bound
 from rlinit.exact.placements.split.chain_dp import EXACT, BlockChain
-from rlinit.exact.placements.split.search import transfer_times
+from rlinit.exact.placements.split.search import WIDTHS, transfer_times
 from rlinit.exact.placements.split.separators import channel_cuts, induced, with_side_outputs, without_side_outputs
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan
 
-_SEARCHED_OPS = 40
-"""Blocks of up to so many ops are searched; larger ones are cut at more channels where the caller leaves it open."""
-
 LEAST_OPS = 4
 """Least size of a block with more than one channel."""
-
-_RECURSION_OPS = 4000
-"""Ops up to which the bound by blocks, one after another, is computed."""
-_BEAM_WIDTHS = (16, 256, 4096)
-"""States that the passes keep, one pass after another."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,7 +117,7 @@ def solve_split(
     # Where the chain of blocks is exact and knows what to beat, it needs no schedule to begin with.
     first = channels == 1 and upper < np.inf and problem.transfers == "parallel"
     if not first:
-        best.carry(beam, _BEAM_WIDTHS[0])
+        best.carry(beam, WIDTHS[0])
     chain = BlockChain(problem, best.comm_s, jobs, max_work - best.work)
     if best.placement is not None:
         chain.adopt(best.placement)
@@ -133,12 +125,12 @@ def solve_split(
     best.work += chain.work
     best.offer(found)
     if first and not best.closed:
-        best.carry(beam, _BEAM_WIDTHS[0])
-    if not best.closed and len(blocks) > 1 and problem.num_ops <= _RECURSION_OPS and not beam.is_exact:
+        best.carry(beam, WIDTHS[0])
+    if not best.closed and len(blocks) > 1 and problem.num_ops**2 <= MOST_CELLS and not beam.is_exact:
         share = budget.share(0.5 * min(budget.remaining_s, 1e9))
         best.bound = max(best.bound, split_bound(problem, blocks, budget=share))
     if beam.is_exact or problem.transfers != "parallel" or best.placement is None:
-        for width in _BEAM_WIDTHS[1:]:
+        for width in WIDTHS[1:-1]:  # the widest takes too long for whole problems
             if not beam.complete:
                 best.carry(beam, width)
     if beam.complete and beam.is_exact:
@@ -187,7 +179,7 @@ class _Best:
 
     def carry(self, beam: BlockBeam, width: int) -> None:
         """Run a beam, the narrowest one in any case."""
-        if width > _BEAM_WIDTHS[0] and (self.closed or self.budget.expired or self.work >= self.max_work):
+        if width > WIDTHS[0] and (self.closed or self.budget.expired or self.work >= self.max_work):
             return
         self.offer(beam.run(width, self.limit, self.max_work - self.work, self.budget))
         self.work += beam.work
@@ -198,7 +190,7 @@ def _blocks(problem: PlacementProblem, channels: int | Literal["auto"]) -> list[
         return channel_cuts(problem, channels, LEAST_OPS if channels > 1 else 1)
     best = channel_cuts(problem, 1)
     for count in range(2, 9):
-        if max(len(block) for block in best) <= _SEARCHED_OPS:
+        if max(len(block) for block in best) <= SEARCHED_OPS:  # larger ones are cut at more channels
             break
         best = channel_cuts(problem, count, LEAST_OPS)
     return best
