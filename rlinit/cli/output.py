@@ -109,8 +109,11 @@ class _LiveLine:
             self.text = "  ".join([*told, f"[{entry.phase}]"])
 
 
-_FIRST_LINE_S, _NEXT_LINE_S = 1.0, 5.0
-"""When the first line of progress is printed where there is no terminal, and how long until the next one at least."""
+UNEXPLAINED_S = 1.0
+"""Seconds that a person waits before asking what goes on, and from which on one would ask where they went."""
+
+_NEXT_LINE_S = 5.0
+"""From a line of progress to the next one at least, where there is no terminal."""
 
 
 class _PlainLines:
@@ -155,7 +158,7 @@ def live_line(console: Console, objective: str) -> Iterator[Callable[[HistoryEnt
     line = _LiveLine(objective)
     if not console.is_terminal:
         lines = _PlainLines(console, line)
-        with repeated(lines.tell, _FIRST_LINE_S):
+        with repeated(lines.tell, UNEXPLAINED_S):
             yield lines
         return
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn

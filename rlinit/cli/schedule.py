@@ -29,7 +29,7 @@ from rlinit.cli.inputs import (
     load_models,
     measured_folders,
 )
-from rlinit.cli.output import escape_markup, live_line, print_phases, show_value
+from rlinit.cli.output import UNEXPLAINED_S, escape_markup, live_line, print_phases, show_value
 from rlinit.costs.sources import paper_machine
 from rlinit.errors import InvalidPlan, RlinitError
 from rlinit.graph import Graph
@@ -94,10 +94,6 @@ class Bound:
     """Print JSON instead of a table."""
 
 
-_MUCH_ELSE_S = 1.0
-"""Seconds beside the search from which on a person would ask where they went."""
-
-
 def schedule_model(command: Schedule, notes: Console) -> int:
     """Carry out ``rlinit schedule``; return the exit code.
 
@@ -155,7 +151,7 @@ def schedule_model(command: Schedule, notes: Console) -> int:
         plan = _with_sharing(plan, models, devices, options)
     code = _give(plan, command, graph, hardware, notes)
     spent, searched = time.monotonic() - began, sum(plan.phase_s.values())
-    if spent > searched + _MUCH_ELSE_S:
+    if spent > searched + UNEXPLAINED_S:
         notes.print(
             f"{format_seconds(spent)} in all: imports, reading, kernels compiled or loaded, checks and files took "
             f"{format_seconds(spent - searched)}"

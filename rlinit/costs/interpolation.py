@@ -19,6 +19,9 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 
+FEWEST = 4
+"""Measured ops or shapes of a kind from which figures are made, of which three are fitted."""
+
 _NEIGHBOURS = 16
 """Measured shapes that a prediction rests on; 32 are no better and take four times as long."""
 

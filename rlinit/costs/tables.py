@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rlinit.arrays import FloatArray
-from rlinit.costs.interpolation import Interpolation
+from rlinit.costs.interpolation import FEWEST, Interpolation
 from rlinit.costs.table import InvalidCostTable
 from rlinit.devices.presets import kinds
 from rlinit.errors import imported
@@ -53,9 +53,6 @@ _SUFFIXES = (".parquet", ".csv", ".txt")
 
 _OPTIONAL = {"distribution": "balanced", "kernel_source": ""}
 """Label that a table may lack -> what is taken for it."""
-
-_FEWEST = 4
-"""Rows of one type of numbers that a table of it has at least."""
 
 _TILE, _FULLEST, _WEIGHT = 64, 0.6, 3.0
 """Rows of a tile of a product, the logarithm up to which an unfilled one counts, and its weight beside octaves."""
@@ -543,7 +540,7 @@ def _samples(
             bits, part = tuple(_bits(label) for label in labels[:2]), sizes
         shapes, best, again = _unique(np.stack([size[here] for size in part.values()], 1), kernels[here], seconds[here])
         repeated += again
-        if len(best) < _FEWEST:
+        if len(best) < FEWEST:
             few += len(best)
             continue
         at = dict(zip(part, shapes.T, strict=True))
@@ -553,7 +550,7 @@ def _samples(
             f"{path.name}: {repeated:,} rows repeat a shape; the median of its kernel counts, of kernels the fastest"
         )
     if few:
-        notes.append(f"{path.name}: {few} rows are left out, fewer than {_FEWEST} of a kind")
+        notes.append(f"{path.name}: {few} rows are left out, fewer than {FEWEST} of a kind")
     return found
 
 

@@ -36,19 +36,15 @@ _LAUNCHES = 200
 """Kernels in one run: the cost of the clock is spread over them."""
 
 _NEAR = 0.25
-"""How far above the least of all runs a quarter of them may lie; else the least is not what the machine can do."""
-
-_AT_WORK = 0.8
-"""Of the quickest run, how long this process has to be at work on the processor: less means that others are."""
+"""How far above the least of all runs a quarter of them may lie, and that one above the seconds of it that this process
+is at work on the processor; else others are at work, and the least is not what the machine can do."""
 
 _PATIENCE_S = 3.0
 """Most seconds that runs are repeated for because of either."""
 
-_FORMER = 2.0
-"""How many times as slow as before a figure may be."""
-
-_MOST_SHARE = 2.0
-"""Of the rate of matrix products, what ops of a class may reach: caches make some faster, but not by so much."""
+_OFF = 2.0
+"""How many times as slow as before a figure may be, and of the rate of matrix products what ops of a class may reach:
+caches make some faster, but not by so much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +144,7 @@ class _Runs:
     @property
     def disturbed(self) -> str:
         """Why the quickest run is not what the machine can do; nothing where it is."""
-        if self.at_work < _AT_WORK:
+        if self.at_work * (1.0 + _NEAR) < 1.0:
             return f"this process had the processor for {self.at_work:.0%} of its best run, and others the rest"
         return f"three of four runs take {self.near:.0%} or more longer than the best" if self.near > _NEAR else ""
 
@@ -170,7 +166,7 @@ class _Figures:
         self.spreads[figure] = runs.spread
         if runs.disturbed:
             self.withheld[figure] = runs.disturbed
-        elif former is not None and self._cache is not None and seconds > _FORMER * former.seconds:
+        elif former is not None and self._cache is not None and seconds > _OFF * former.seconds:
             slower = seconds / former.seconds
             self.withheld[figure] = f"{slower:.3g} times as slow as before (which {self._cache.path} keeps)"
         else:
@@ -190,7 +186,7 @@ def _probed(device: Device, figures: _Figures, place: torch.device, threads: int
     probed = probed_device(device, place, probe_settings(place, threads))
     most = {name: max((share for _, share in one.flops), default=0.0) for name, one in probed.efficiency.items()}
     name = max(most, key=most.__getitem__)
-    if most[name] <= _MOST_SHARE:
+    if most[name] <= _OFF:
         return probed
     figures.withheld["efficiency"] = f"{name} seems to reach {most[name]:.0%} of the rate of matrix products"
     return device

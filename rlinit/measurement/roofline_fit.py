@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray
+from rlinit.costs.interpolation import FEWEST
 from rlinit.costs.roofline import moved_bytes
 from rlinit.costs.table import CostTable, InvalidCostTable
 from rlinit.devices.efficiency import OP_CLASSES, Efficiency, op_class
@@ -23,9 +24,6 @@ from rlinit.hardware import Device
 from rlinit.units import compute_type
 
 __all__ = ["Samples", "fit_class", "fitted_device"]
-
-_FEWEST = 4
-"""Measured ops for three figures, and of a class that gets an efficiency of its own."""
 
 _SHORTEST_S = 1e-7
 """Launch to start a fit from, where a device says less."""
@@ -68,10 +66,10 @@ def fitted_device(graph: Graph, table: CostTable, device: Device, *, rates: bool
         computes (has FLOPs), or none of which moves bytes.
     """
     classes, flops, moved, seconds = _samples(graph, table, device)
-    if len(seconds) < _FEWEST or not (flops > 0).any() or not (moved > 0).any():
+    if len(seconds) < FEWEST or not (flops > 0).any() or not (moved > 0).any():
         raise InvalidCostTable(
             f"table {table.name!r} has {len(seconds)} measured ops with known FLOPs on {device.name!r}, "
-            f"{int((flops > 0).sum())} of which compute; expected at least {_FEWEST}, and some that do"
+            f"{int((flops > 0).sum())} of which compute; expected at least {FEWEST}, and some that do"
         )
     if rates:
         fits = [_fit(flops, moved, seconds, start) for start in _starts(flops, moved, seconds)]
@@ -86,7 +84,7 @@ def fitted_device(graph: Graph, table: CostTable, device: Device, *, rates: bool
     efficiency = {}
     for name in OP_CLASSES:
         here = classes == name
-        if here.sum() >= _FEWEST:
+        if here.sum() >= FEWEST:
             ideal_s = flops[here] / rate, moved[here] / bandwidth
             launch_s = max(device.launch_s, _SHORTEST_S)
             found = Samples(flops[here], moved[here], *ideal_s, seconds[here], np.zeros(int(here.sum())))

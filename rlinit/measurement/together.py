@@ -22,18 +22,12 @@ from rlinit.errors import ExecutionFailure, InvalidPlan
 from rlinit.hardware import Hardware
 from rlinit.importers.torch.export import import_torch
 from rlinit.importers.torch.pt2_weights import load_model
-from rlinit.measurement.transfers import MeasuredTransfers, TransferRow
+from rlinit.measurement.transfers import HOPS, SIZES, MeasuredTransfers, TransferRow
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from torch.export import ExportedProgram
-
-_SIZES = (16 << 10, 256 << 10, 4 << 20)
-"""Bytes of the tensors that go from process to process."""
-
-_HANDOVERS = 5
-"""Tensors to and fro in one round."""
 
 _LIMIT_S = 120.0
 """Seconds for all processes to start, and for each round."""
@@ -149,7 +143,7 @@ def measure_together(
                 for _ in range(rounds)
             ]
             handed = {
-                size: statistics.median(_ask(near[:2], "hand over", size)[0] for _ in range(rounds)) for size in _SIZES
+                size: statistics.median(_ask(near[:2], "hand over", size)[0] for _ in range(rounds)) for size in SIZES
             }
         finally:
             for one in near:
@@ -210,10 +204,10 @@ def _hand_over(rank: int, size: int) -> float:
 
     value = torch.zeros(size // 4)
     started = time.perf_counter()
-    for _ in range(_HANDOVERS):
+    for _ in range(HOPS):
         for source in (0, 1):
             if rank == source:
                 dist.send(value, 1 - source)
             else:
                 dist.recv(value, source)
-    return (time.perf_counter() - started) / (2 * _HANDOVERS)
+    return (time.perf_counter() - started) / (2 * HOPS)

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 __all__ = ["MeasuredTransfers", "TransferRow", "measure_transfers"]
 
-_HOPS = 8
+HOPS = 8
 """Transfers each way in one run."""
 
-_SIZES = (4 << 10, 256 << 10, 4 << 20, 16 << 20)
+SIZES = (4 << 10, 256 << 10, 4 << 20, 16 << 20)
 """Bytes: small ones give the delay, large ones the bandwidth."""
 
 
@@ -137,7 +137,7 @@ class MeasuredTransfers:
 def measure_transfers(
     devices: Mapping[str, str] | Sequence[str],
     *,
-    sizes: Sequence[int] = _SIZES,
+    sizes: Sequence[int] = SIZES,
     settings: Measuring | None = None,
 ) -> MeasuredTransfers:
     """Measure transfers between each ordered pair of devices of this machine, one pair at a time.
@@ -187,7 +187,7 @@ def _pair(
     from rlinit.importers.torch.export import export_program, from_program
 
     value = torch.zeros(-(-size_bytes // 4))
-    exported = export_program(_chain(2 * _HOPS + 1), (value,))
+    exported = export_program(_chain(2 * HOPS + 1), (value,))
     graph = from_program(exported, name="transfers")
     where = {op: (a, b)[at % 2] for at, op in enumerate(graph.names)}
     found: dict[tuple[str, str], list[float]] = {(a, b): [], (b, a): []}

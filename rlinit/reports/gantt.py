@@ -24,16 +24,14 @@ CRITICAL = "#c1121f"
 """Colour of the critical path and of the bound, which no place has."""
 
 _MOST_BATCHES = 150
-"""Batches above which those that follow each other on a device are drawn as one bar."""
+"""Batches above which those that follow each other on a device, less than such a share of the makespan apart, are drawn
+as one bar."""
 
 _MOST_LINKS = 16
 """Lanes of links above which those from one device share a lane."""
 
 _LINK_HEIGHT = 0.55
 """Height of the lane of a link over that of a device."""
-
-_PAUSE = 0.002
-"""Share of the makespan that two batches may lie apart and still be drawn as one bar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +116,7 @@ def merged_runs(plan: Plan) -> list[Run]:
         mine = sorted((b for b in plan.batches if b.device == use.device), key=lambda batch: batch.start_s)
         held: list[Batch] = []
         for batch in mine:
-            if held and batch.start_s > held[-1].end_s + _PAUSE * plan.value:
+            if held and batch.start_s > held[-1].end_s + plan.value / _MOST_BATCHES:
                 runs.append(Run(use.device, held[0].start_s, held[-1].end_s, tuple(held)))
                 held = []
             held.append(batch)

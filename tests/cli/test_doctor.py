@@ -26,7 +26,7 @@ def test_the_file_is_ready_for_plans(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The processor has memory and rates by type of numbers, read back as printed, and ops have times there."""
-    for name, value in (("_AT_WORK", 0.0), ("_NEAR", 1e9), ("_FORMER", 1e9), ("_MOST_SHARE", 1e9)):
+    for name, value in (("_NEAR", 1e9), ("_OFF", 1e9)):
         monkeypatch.setattr(machine, name, value)  # whatever else runs here
     assert main(["doctor", "--json", "--seconds", "0.001", "--out", str(tmp_path / "here.json")]) == 0
     said = json.loads(capsys.readouterr().out)
@@ -54,7 +54,7 @@ def test_figures_of_a_machine_at_other_work_are_withheld(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No number is printed or written that this process had no processor for; each has its reason."""
-    monkeypatch.setattr(machine, "_AT_WORK", 1e9)
+    monkeypatch.setattr(machine, "_NEAR", -1.0)
     monkeypatch.setattr(machine, "_PATIENCE_S", 0.0)
     quick = ["doctor", "--seconds", "0.001"]
     assert main([*quick, "--json"]) == 0

@@ -14,7 +14,7 @@ from rlinit.plan import HistoryEntry
 
 def test_progress_is_printed_by_the_clock_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """One value at the start makes one line, however long nothing follows; what is compiled makes one note."""
-    monkeypatch.setattr(output, "_FIRST_LINE_S", 0.01)
+    monkeypatch.setattr(output, "UNEXPLAINED_S", 0.01)
     console = Console(file=io.StringIO(), width=100)
     with output.live_line(console, "latency") as tell:
         for phase in ("compiling kernels", "compiling more"):
