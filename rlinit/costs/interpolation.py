@@ -28,9 +28,6 @@ _NEIGHBOURS = 16
 _RANGE, _NUGGET = 4.0, 0.03
 """Octaves over which the covariance falls to 1/e, and the share of the variance that is noise."""
 
-_STRETCHES = (0.5, 2.0)
-"""Factors that are tried on an axis, each time one after another."""
-
 _TRIED = 400
 """Points that are left out, one at a time, to choose stretches and to say how large errors are."""
 
@@ -76,9 +73,9 @@ class Interpolation:
         tried = np.random.default_rng(0).permutation(len(sizes))[:_TRIED]
         errors = self._left_out(tried)
         for axis in range(len(self._axes)) if len(sizes) > _NEIGHBOURS else ():
-            for stretch in _STRETCHES:
+            for power in (-1, 1):  # halved, then doubled
                 kept = self._axes.copy()
-                self._axes[axis] *= stretch
+                self._axes[axis] *= 2.0**power
                 self._index()
                 found = self._left_out(tried)
                 if np.abs(found).mean() < np.abs(errors).mean():

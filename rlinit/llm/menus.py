@@ -44,9 +44,6 @@ from rlinit.units import BITS
 _ROUTERS = ("gate", "router", "shared_expert_gate")
 """Last names of modules that every device of a group has, as any split of theirs would gain nothing."""
 
-_LOGIT_BYTES = 4.0
-"""Of a logit: losses and samples are computed in 32 bits."""
-
 
 class _Rules(NamedTuple):
     """What `to_graph` was asked for."""
@@ -106,7 +103,8 @@ class _Pass(NamedTuple):
         if kinds == {"embedding"}:
             return group.all_reduce(size), 0.0
         if kinds == {"head"}:
-            logits = self.model.workload.batch * _LOGIT_BYTES * group.t * shares[0].part.tensors[0].shape[0]
+            logit_bytes = BITS["fp32"] / 8  # losses and samples are computed in
+            logits = self.model.workload.batch * logit_bytes * group.t * shares[0].part.tensors[0].shape[0]
             return (0.0, group.all_reduce(size)) if self.rules.training else (0.5 * group.all_reduce(logits), 0.0)
         sent = [share.tokens for share in shares if share.tokens != 1.0] if sequence else []
         added = {

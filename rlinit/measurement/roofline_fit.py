@@ -25,8 +25,8 @@ from rlinit.units import compute_type
 
 __all__ = ["Samples", "fit_class", "fitted_device"]
 
-_SHORTEST_S = 1e-7
-"""Launch to start a fit from, where a device says less."""
+LAUNCH_S = 3e-6
+"""Launch to start a fit from, where a device says none: near that of a GPU's kernel."""
 
 _DEPTH_S = 5e-10
 """Seconds of a number of the inner dimension to start from: a multiplication and addition at a GPU's clock."""
@@ -86,7 +86,7 @@ def fitted_device(graph: Graph, table: CostTable, device: Device, *, rates: bool
         here = classes == name
         if here.sum() >= FEWEST:
             ideal_s = flops[here] / rate, moved[here] / bandwidth
-            launch_s = max(device.launch_s, _SHORTEST_S)
+            launch_s = device.launch_s or LAUNCH_S
             found = Samples(flops[here], moved[here], *ideal_s, seconds[here], np.zeros(int(here.sum())))
             efficiency[name] = fit_class(found, launch_s)
     return dataclasses.replace(device, efficiency={**device.efficiency, **efficiency})

@@ -16,7 +16,7 @@ from rlinit.costs.tables import MeasuredTables, type_of
 from rlinit.devices.efficiency import Efficiency
 from rlinit.devices.presets import kinds
 from rlinit.errors import InvalidHardware
-from rlinit.measurement.roofline_fit import Samples, fit_class
+from rlinit.measurement.roofline_fit import LAUNCH_S, Samples, fit_class
 from rlinit.units import BITS, parse_quantity, rate_for
 
 __all__ = ["efficiency_toml", "fit_tables", "predicted_over_measured", "table_samples"]
@@ -29,9 +29,6 @@ _BITS = 16
 
 _MOST = 4000
 """Samples of a table that a fit takes, drawn at random: so that each table counts alike."""
-
-_LAUNCH_S = 3e-6
-"""Where the fit of a launch starts."""
 
 _QUANTILES, _NEAR = (0.1, 0.5, 0.9), 0.25
 """Of predicted over measured: quantiles that are shown, and the relative error that counts as near."""
@@ -84,7 +81,7 @@ def fit_tables(tables: Sequence[MeasuredTables]) -> dict[str, Efficiency]:
             continue
         drawn = [draw.permutation(len(part.seconds))[:_MOST] for part in parts]
         joined = zip(*([column[at] for column in part] for part, at in zip(parts, drawn, strict=True)), strict=True)
-        found[name] = fit_class(Samples(*(np.concatenate(column) for column in joined)), _LAUNCH_S)
+        found[name] = fit_class(Samples(*(np.concatenate(column) for column in joined)), LAUNCH_S)
     return found
 
 
