@@ -12,15 +12,17 @@ from typing import Any, Literal, overload
 import numpy as np
 
 import rlinit
+from rlinit.arrays import SAFETY
 from rlinit.costs.tables import by_kind
 from rlinit.devices.runtimes import RuntimeName
 from rlinit.errors import InvalidConfig, SolverFailure
 from rlinit.hardware import Hardware
+from rlinit.limits import LARGEST_BATCH
 from rlinit.llm.lowering import Granularity, Objective, Settings, device_sets, lower_chain, lower_places
 from rlinit.llm.menus import to_graph
 from rlinit.llm.model import LanguageModel
 from rlinit.llm.result import LlmPlan
-from rlinit.llm.search.contiguous import EQUAL_COSTS, ChainProblem, ChainSolution, Places, solve_chain
+from rlinit.llm.search.contiguous import ChainProblem, ChainSolution, Places, solve_chain
 from rlinit.llm.serving.layouts import ServingPlan
 from rlinit.llm.simple_splits import compare_splits
 from rlinit.llm.throughput import plan_serving
@@ -32,9 +34,6 @@ from rlinit.units import format_bytes
 Degree = int | Literal["auto"]
 Replicas = Degree | Literal["mixed"]
 """A number for every stage, or each stage its own."""
-
-_LONGEST = 1 << 24
-"""Tokens or sequences beyond which no limit is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +321,7 @@ def _solve(
 def _best_of(found: Sequence[ChainSolution]) -> ChainSolution:
     """Return the best spans of several problems, with what is proven of all: costs, then headroom, then evenness."""
     least = min(one.cost for one in found)
-    near = [one for one in found if one.cost <= least * (1.0 + EQUAL_COSTS)]
+    near = [one for one in found if one.cost <= least * (1.0 + SAFETY)]
     best = max(near, key=lambda one: (one.headroom_bytes, -one.squared_units))
     return replace(best, least_cost=min(one.least_cost for one in near))
 
@@ -431,7 +430,7 @@ def max_context(
         As for `plan`.
     """
     least = model.workload.prompt + model.workload.output
-    most = max(least, model.architecture.max_context or _LONGEST)
+    most = max(least, model.architecture.max_context or LARGEST_BATCH)
     return _largest(
         lambda size: model.with_workload(context=size), least, most, hardware,
         Settings(
@@ -470,7 +469,7 @@ def max_batch(
         As for `plan`.
     """
     return _largest(
-        lambda size: model.with_workload(batch=size), 1, _LONGEST, hardware,
+        lambda size: model.with_workload(batch=size), 1, LARGEST_BATCH, hardware,
         Settings(
             objective, granularity, reserve_bytes, tuple(first), contiguous, stream, runtime, micro_batch,
             flash_attention,

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from rlinit.checker.tolerances import ROUNDING
 from rlinit.errors import InvalidPlan
 from rlinit.hardware import CAPACITY_SLACK, Hardware
 from rlinit.llm.lowering import (
@@ -22,9 +23,6 @@ from rlinit.llm.model import LanguageModel, Timed
 from rlinit.llm.result import DeviceMemory, Level, LlmPlan, Span
 from rlinit.plan import OPTIMALITY_TOLERANCE
 from rlinit.units import format_bytes
-
-_ROUNDING = 1e-9
-"""Relative difference of two sums of the same seconds."""
 
 
 def evaluate(
@@ -233,7 +231,7 @@ def verify(plan: LlmPlan, hardware: Hardware) -> None:
     if problem:
         raise InvalidPlan(problem)
     value = value_of(found, plan.settings)
-    if not (math.isclose(value, plan.value, rel_tol=_ROUNDING) and plan.bound <= plan.value * (1 + _ROUNDING)):
+    if not (math.isclose(value, plan.value, rel_tol=ROUNDING) and plan.bound <= plan.value * (1 + ROUNDING)):
         raise InvalidPlan(f"the plan says {plan.value} s, at least {plan.bound} s; recomputed {value} s")
     levels = levels_of(found, memory, (math.inf, -math.inf))
     if [(level.name, level.value) for level in plan.levels] != [(level.name, level.value) for level in levels] or not (

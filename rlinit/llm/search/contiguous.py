@@ -15,8 +15,8 @@ within a limit: with C the least cost of what comes behind, those with
 
 Among the rows of such steps the least headroom is made largest, then the sum of squares of how many units each device
 has least, first and last unit apart. A step ends above F by no more than the limit is above the least cost, so that a
-sum over k steps is above the least by k + 1 times as much at most: with `EQUAL_COSTS` / (k + 1) as the limit's share,
-no row within it is missed, and none above `EQUAL_COSTS` is taken. What is equal even so begins with the first
+sum over k steps is above the least by k + 1 times as much at most: with `SAFETY` / (k + 1) as the limit's share,
+no row within it is missed, and none above `SAFETY` is taken. What is equal even so begins with the first
 devices.
 """
 
@@ -29,12 +29,9 @@ from math import prod
 
 import numpy as np
 
-from rlinit.arrays import BoolArray, FloatArray, IntArray
+from rlinit.arrays import SAFETY, BoolArray, FloatArray, IntArray
 from rlinit.errors import InvalidHardware
 from rlinit.hardware import CAPACITY_SLACK
-
-EQUAL_COSTS = 1e-9
-"""Relative difference up to which costs are equal: sums of the same seconds differ by less, unlike ones by more."""
 
 _ROUNDING = 1e-13
 """Relative to all bytes: the difference of two sums of some of them, where they are not whole."""
@@ -173,7 +170,7 @@ class ChainSolution:
     spans
         In the order of the chain.
     least_cost
-        Of all spans; `cost` is within `EQUAL_COSTS` of it.
+        Of all spans; `cost` is within `SAFETY` of it.
     headroom_bytes, squared_units
         What is proven that spans of equal cost leave at most on the device that has least left of those that they use,
         and of those that leave as much the least sum of squared numbers of units, first and last apart.
@@ -291,7 +288,7 @@ class _Table:
     def limit(self, least_cost: float) -> float:
         """Return the cost up to which all rows are as good as the best ones."""
         share = 1 if self.problem.bottleneck else self.problem.max_devices + 1
-        return least_cost * (1.0 + EQUAL_COSTS / share)
+        return least_cost * (1.0 + SAFETY / share)
 
     def free_bytes(self) -> FloatArray:
         """Return (classes, n+1, n+1): what a device has left beside units i .. j-1."""
