@@ -43,8 +43,11 @@ MICRO_BATCH: Mapping[RuntimeName, int] = {"llama.cpp": 512, "vllm": 2048, "none"
 
 _COPIES = 4
 """Of the inputs of each device that llama.cpp's scheduler keeps where several GPUs work in turn."""
-_SAMPLED, _SAMPLE_BYTES = 256, 40
-"""Sequences of vLLM's profile run by default, and bytes of a logit in it: logits, their order and probabilities."""
+MOST_SEQUENCES = 256
+"""Sequences that vLLM works on at once at most by default (``max_num_seqs``), and those of its profile run."""
+
+_SAMPLE_BYTES = 40
+"""Of a logit in vLLM's profile run: logits, their order and probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,5 +117,5 @@ def head_buffer_bytes(runtime: RuntimeName, shape: PassShape, flash_attention: b
     if runtime == "none":
         return 0.0
     if runtime == "vllm":
-        return float(_SAMPLED * _SAMPLE_BYTES * shape.vocabulary)
+        return float(MOST_SEQUENCES * _SAMPLE_BYTES * shape.vocabulary)
     return float(shape.tokens * (4 * shape.vocabulary + 8 * shape.hidden + 2 * shape.kept * flash_attention))

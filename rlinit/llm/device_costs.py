@@ -26,8 +26,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.arrays import FloatArray
-from rlinit.devices.runtimes import MICRO_BATCH
+from rlinit.arrays import SAFETY, FloatArray
+from rlinit.devices.runtimes import MICRO_BATCH, MOST_SEQUENCES
 from rlinit.errors import InvalidConfig, InvalidHardware
 from rlinit.hardware import Device, Hardware
 from rlinit.limits import check_number
@@ -39,18 +39,8 @@ from rlinit.llm.serving.fleets import SINK, SOURCE, Fleet, Runs
 from rlinit.llm.serving.pools import Traffic, stacked
 from rlinit.units import BITS
 
-MOST_SEQUENCES = 256
-"""Sequences that a device works on at once at most: vLLM's default (``max_num_seqs``)."""
-
 _WIDE_LINK = 1e12
 """Tokens a second of links that take no time: more than any device passes."""
-
-_REFERENCE = 16
-"""Sequences at which layers are compared in size."""
-
-_APART = 1e-9
-"""Between sizes of layers that are in different classes, in shares: above the rounding of doubles, below that of sums
-and of the sizes, which keep the 24 bits of a float."""
 
 
 @dataclass(frozen=True, slots=False)
@@ -225,7 +215,8 @@ class DeviceCosts:
 
     @property
     def _reference(self) -> int:
-        return self.batches.index(min(self.batches, key=lambda batch: abs(batch - _REFERENCE)))
+        """Number of the batch, the middle one, at which devices and layers are compared."""
+        return len(self.batches) // 2
 
     @cached_property
     def rest(self) -> FloatArray:
@@ -437,10 +428,11 @@ def _in_classes(sizes: FloatArray) -> FloatArray:
     """Return sizes of layers, equal where layers are alike, on the same side, and as far from its end in powers of two.
 
     Bounds by prices take layers of one size for alike. Those near an end are in fewer spans than those in the middle.
+    Classes are `SAFETY` apart, less than the sizes, which keep the 24 bits of a float.
     """
     at = np.arange(len(sizes))
     sides, steps = np.sign(2 * at - at[-1]), np.frexp(1.0 + np.minimum(at, at[::-1]))[1]
-    return np.asarray(sizes.astype(np.float32) * (1.0 + _APART * sides * steps))
+    return np.asarray(sizes.astype(np.float32) * (1.0 + SAFETY * sides * steps))
 
 
 def _merged(units: FloatArray) -> FloatArray:

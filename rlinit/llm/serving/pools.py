@@ -25,13 +25,11 @@ import numpy as np
 
 from rlinit.arrays import FloatArray
 from rlinit.errors import SolverFailure
+from rlinit.limits import LARGEST
 from rlinit.llm.serving.fleets import SINK, SOURCE, Fleet
 from rlinit.llm.serving.layouts import Flow, Route, paths_of
 
 Pair = tuple[str, str]
-
-_WIDEST = 1e30
-"""Bytes a second of links without a limit, in files."""
 
 
 class Traffic(NamedTuple):
@@ -61,7 +59,7 @@ class Traffic(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """Return what JSON can say, and a checker reads."""
-        links = [{"from": a, "to": b, "bytes_per_s": min(r, _WIDEST)} for (a, b), r in self.bandwidths.items()]
+        links = [{"from": a, "to": b, "bytes_per_s": min(r, LARGEST)} for (a, b), r in self.bandwidths.items()]
         sizes = {"prompt_bytes": self.prompt_bytes, "token_bytes": self.token_bytes}
         return {"layers": self.layers, **sizes, "cache_bytes": self.cache_bytes[:, 1].tolist(), "links": links}
 
