@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rlinit.arrays import ROUNDING
 from rlinit.budget import Budget
 from rlinit.certificates import check
 from rlinit.exact.placements.analysis.chains import restricted
@@ -30,9 +31,6 @@ _MOST_OPS = 80
 
 _MOST_CHOICES, _MOST_NODES = 2_000, 200
 """Choices that the compiled search for a least time looks at, and nodes of the tree that is to prove it."""
-
-_FLOATS = 1.0 - 1e-12
-"""What sums of floats may exceed those of the exact numbers by."""
 
 
 class BetweenOps:
@@ -187,7 +185,7 @@ class _Lags:
         part = windows.between(a, b)
         upper = float(asked / windows.units)
         least = self.between.least_s(a, b, i, j, upper, self.budget)
-        low, high = (min(asked, math.ceil(Fraction(each * _FLOATS) * windows.units)) for each in least)
+        low, high = (min(asked, math.ceil(Fraction(each * (1.0 - ROUNDING)) * windows.units)) for each in least)
         problem, case = part.ends_on(i, j, asked)
         proven = case.head[part.order[-1]][j] if problem.settle(case) else asked
         found = (proven, list[Any]())

@@ -15,23 +15,18 @@ import numpy as np
 from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
 from rlinit.certificates import check
-from rlinit.certificates.programs import ONE, VIOLATED, Program
-from rlinit.certificates.relaxation import Relaxation
-
-_ROUNDS = 8
-"""Rounds in which rows that the root's relaxation violates are added."""
+from rlinit.certificates.check import ONE
+from rlinit.certificates.programs import NEARLY, Program
+from rlinit.certificates.relaxation import ROOT_ROUNDS, Relaxation
 
 _MISSED = 1e-3, 1e-9
 """Parts of the known schedule's length by which a path must be missed for its row, and where devices are decided."""
 
-_OVERLAP = 1e-6
-"""Part of the known schedule's length that two ops of a device must share to be ordered."""
-
 _PAIRS = 4
 """Pairs of ops of which one is chosen to be ordered."""
 
-_MOST_PATHS = 200_000
-"""Paths between two ops, by the devices of both, of which more are not looked at: then rows are of edges alone."""
+MOST_LOOKED_AT = 1 << 18
+"""Paths between ops, by the devices of both, and windows times the ops of a device: beyond it no rows are of them."""
 
 
 class LatencyProgram(Program):
@@ -79,7 +74,7 @@ class LatencyProgram(Program):
         )
         self._likes = [[i for i in range(windows.d) if windows.alike[i] == j] for j in sorted(set(windows.alike))]
         program, budget = Relaxation(windows, state, []), Budget(time_limit_s)
-        for _ in range(_ROUNDS):
+        for _ in range(ROOT_ROUNDS):
             program.solve(budget.remaining_s)
             if program.dual is None or budget.expired or not program.separate():
                 break
@@ -133,7 +128,7 @@ class LatencyProgram(Program):
         fixed, point
             Variables decided, and a value for each, starts in units of C.
         """
-        least, over = _OVERLAP * float(self.longest), dict[tuple[int, int, int], float]()
+        least, over = NEARLY * float(self.longest), dict[tuple[int, int, int], float]()
         on = defaultdict[int, list[int]](list)
         for (v, i), at in self.share.items():
             if point[at] > 0.5:
@@ -189,7 +184,7 @@ class LatencyProgram(Program):
             for v in self._leads:
                 if (v, j) in self.share:
                     at = self.share[v, j]
-                    if point[at] > sum(point[each] for each in earlier) + VIOLATED and (v, j) not in self._known:
+                    if point[at] > sum(point[each] for each in earlier) + NEARLY and (v, j) not in self._known:
                         self._known.add((v, j))
                         self._row(f"alike_{v}_{j}", [(at, -1), *((each, 1) for each in earlier)], 0)
                     earlier.append(self.share[v, i])
@@ -301,7 +296,7 @@ class _Paths:
     def __init__(self, windows: check.Windows, state: check.State) -> None:
         self.devices, self.d = state.devices, range(windows.d)
         self.time = [[0 if x is None else x for x in row] for row in windows.time]
-        every = sum(later.bit_count() for later in state.later) * windows.d**2 <= _MOST_PATHS
+        every = sum(later.bit_count() for later in state.later) * windows.d**2 <= MOST_LOOKED_AT
         found = [
             (u, v, path.tolist())
             for u in windows.order
@@ -341,7 +336,7 @@ class _Paths:
             return
         one, two = np.array(self.ends).T
         lag = begin[two] - begin[one] - (np.array(self.time, np.float64) * shares).sum(axis=1)[one]
-        inside = shares[one] > shares[two] + VIOLATED
+        inside = shares[one] > shares[two] + NEARLY
         across = np.where(inside[:, :, None] & ~inside[:, None, :], self.floats, np.inf).min(axis=(1, 2))
         across[np.isinf(across)] = 0.0
         sides = [(-across[:, None] * inside, False)]

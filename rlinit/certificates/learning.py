@@ -20,7 +20,7 @@ import numpy as np
 
 from rlinit.budget import Budget
 from rlinit.certificates.clauses import Clauses, Lit, Name, Var, negated
-from rlinit.certificates.latency_program import LatencyProgram
+from rlinit.certificates.latency_program import MOST_LOOKED_AT, LatencyProgram
 from rlinit.kernels.compiled import njit
 
 _DECAY = 0.95
@@ -31,12 +31,6 @@ _RESTART = 100
 
 _LONGER = 1.2
 """Of the conflicts before one restart, those before the next."""
-
-_MOST_WINDOWS = 1 << 18
-"""Windows of a device times its ops, beyond which work is not added up."""
-
-_MOST_TIME = 1 << 62
-"""Units of C of all ops one after another, beyond which work is not added up, for its sums are of 64 bits."""
 
 
 class Learning:
@@ -64,7 +58,8 @@ class Learning:
         self._trail: list[tuple[Var, bool, int, int, Name]] = []
         self._levels: list[int] = []
         self._dirty, self._events = dict.fromkeys(range(self.n)), list[tuple[Var, bool]]()  # ops in turn
-        self._adds_up = (self.n + 2) * program.longest < _MOST_TIME
+        # Sums of the work of all ops are of 64 bits; half of these leaves room for what is added to them.
+        self._adds_up = (self.n + 2) * program.longest <= np.iinfo(np.int64).max // 2
         self._crowded = set(range(program.windows.d))
         self._watches = defaultdict[tuple[Var, bool], list[int]](list)
         self._conflict: tuple[Name, Lit | None] = (), None
@@ -286,7 +281,7 @@ class Learning:
         """Draw conclusions from the work of a device between two moments."""
         lead = self.clauses.lead
         ops = [v for v in range(self.n) if self.left[lead[v]] >> i & 1 and self.time[v][i]]
-        if len(ops) < 2 or len(ops) ** 3 > _MOST_WINDOWS or not self._adds_up:
+        if len(ops) < 2 or len(ops) ** 3 > MOST_LOOKED_AT or not self._adds_up:
             return True
         fixed = np.array([self.left[lead[v]] == 1 << i for v in ops])
         low, high = (np.array([bound[v] for v in ops], np.int64) for bound in (self.low, self.high))

@@ -17,16 +17,17 @@ from itertools import combinations, permutations, product
 from typing import Any
 
 from rlinit.certificates import check
+from rlinit.certificates.check import ONE, ZERO
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import Plan
 
-ZERO, ONE = Fraction(0), Fraction(1)
-"""Exact, as all that is added to them."""
+NEARLY = 1e-6
+"""What points and values of linear programs in floats may miss exact ones by: parts of a device, or of the goal."""
 
-VIOLATED = 1e-6
-"""Part of a device by which a row of shares must be violated to be added."""
+CANDIDATES = 6
+"""Ops, pairs of ops, or binaries whose cases are tried at a node of a tree before one is chosen."""
 
 
 _MOST_BITS = 1 << 16
@@ -144,7 +145,7 @@ class OrderedProgram(Program):
         fixed, point
             Variables decided, and a value for each.
         """
-        return [at for at in self.first.values() if at not in fixed and 1e-6 < point[at] < 1 - 1e-6]
+        return [at for at in self.first.values() if at not in fixed and NEARLY < point[at] < 1 - NEARLY]
 
 
 class StageProgram(OrderedProgram):
@@ -282,13 +283,13 @@ class StageProgram(OrderedProgram):
             inside = frozenset(order[:count])
             slack: list[Any] = [self._before(j, i, 1) for i in inside for j in order[count:]]
             spare, fixed = [term for terms, _ in slack for term in terms], sum(number for _, number in slack)
-            if fixed + sum(sign * point[at] for at, sign in spare) > 1 - VIOLATED:
+            if fixed + sum(sign * point[at] for at, sign in spare) > 1 - NEARLY:
                 continue
             for u, mask, _ in self.lattice.tensors:
                 for v in check.places(mask):
                     ends = [(at, sign) for p, sign in ((u, 1), (v, -1)) for i, at in self.on[p].items() if i in inside]
                     terms, key = [*ends, *spare], (u, v, inside)
-                    if key not in self._edges and sum(sign * point[at] for at, sign in terms) + fixed < -VIOLATED:
+                    if key not in self._edges and sum(sign * point[at] for at, sign in terms) + fixed < -NEARLY:
                         self._edges.add(key)
                         self._row(f"edge_{u}_{v}_{'_'.join(map(str, sorted(inside)))}", terms, -fixed)
         return len(self.rows) > before

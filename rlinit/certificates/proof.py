@@ -22,7 +22,7 @@ from rlinit.certificates import check
 from rlinit.certificates.derivations import C, Derivations, Key
 from rlinit.certificates.latency_program import LatencyProgram
 from rlinit.certificates.learning import Learning
-from rlinit.certificates.programs import PlacementProgram, Program, StageProgram, exact_plan
+from rlinit.certificates.programs import CANDIDATES, NEARLY, PlacementProgram, Program, StageProgram, exact_plan
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
@@ -34,17 +34,7 @@ _PARTS = (1, 5040, 2**40)
 _NO_WEIGHT = 1e-11
 """Scaled multiplier that is put down to floats."""
 
-_NEARLY = 1e-6
-"""Part of the goal by which a linear program in floats may miss it where the exact one does not; and units of C, beyond
-the whole number before the goal, from which it is rounded up."""
-
-_CANDIDATES = 6
-"""Variables whose two cases are looked at before one is chosen."""
-
 _SEVERAL = "stages of several devices have no proofs in other formats, but with `certify`"
-
-_LEARNING = 0.5
-"""Share of the time for a search that learns."""
 
 MOST_PAIRS = 1 << 20
 """Pairs of ops times devices, beyond which no search that learns starts, for it looks at all of them at once."""
@@ -172,11 +162,11 @@ class Proof(Derivations):
 
     def _closes(self, value: float) -> bool:
         """Return whether C, in parts of the goal, is rounded up to it."""
-        return value > min(1 - _NEARLY, (self.goal - 1 + _NEARLY) / self.size)
+        return value > min(1 - NEARLY, (self.goal - 1 + NEARLY) / self.size)
 
     def _decided(self, point: Any) -> bool:
         """Return whether one of each group is 1."""
-        return all(max(point[at] for at in group) > 1 - 1e-6 for group in self.program.groups)
+        return all(max(point[at] for at in group) > 1 - NEARLY for group in self.program.groups)
 
     def _branch(self, fixed: dict[int, int], value: float, point: Any, decided: bool) -> int:
         """Return the variable whose two cases promise most, of those that a point leaves open."""
@@ -185,8 +175,8 @@ class Proof(Derivations):
         open_groups = [group for group in left if len(group) > 1 and not any(fixed.get(at) for at in group)]
         if point is not None and not decided:
             tops = [max(group, key=lambda at: point[at]) for group in open_groups]
-            chosen = [at for at in tops if point[at] < 1 - 1e-6]
-            chosen = sorted(chosen, key=lambda at: abs(point[at] - 0.5))[:_CANDIDATES]
+            chosen = [at for at in tops if point[at] < 1 - NEARLY]
+            chosen = sorted(chosen, key=lambda at: abs(point[at] - 0.5))[:CANDIDATES]
         elif point is not None:
             chosen = program.pairs(fixed, point)
         chosen = chosen or [group[0] for group in open_groups[:1]]
@@ -266,7 +256,7 @@ class Proof(Derivations):
         for r, (_, row, least) in enumerate(program.rows):  # what rounding leaves of a variable goes into a row of it
             weight = terms.get(("row", r), 0)
             for at in rounded.intersection(row) if weight else ():
-                if left[at] and left[at] % row[at] == 0 and abs(left[at] // row[at]) < _NEARLY * weight:
+                if left[at] and left[at] % row[at] == 0 and abs(left[at] // row[at]) < NEARLY * weight:
                     take(("row", r), row, least, -left[at] // row[at])
         for at, top in program.top.items():
             if left[at] > 0:  # a row of C - t - ...
@@ -353,7 +343,7 @@ def _proof_of(program: Program, goals: list[int], budget: Budget) -> Derivations
             return root
         n, d = len(program.start), program.windows.d
         for goal in goals if n * n * d <= MOST_PAIRS else ():
-            search = Learning(program.copy(), goal, budget.share(_LEARNING * budget.remaining_s))
+            search = Learning(program.copy(), goal, budget.share(budget.remaining_s / 2))
             with contextlib.suppress(check.Refuted):
                 if search.run():
                     search.clauses.conclude()

@@ -9,14 +9,14 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import csr_matrix
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import NOTABLE, FloatArray, IntArray
 from rlinit.certificates import check
 
 RowName = tuple[Any, ...]
 """Kind and arguments of a row, as `rlinit.certificates.check.row_of` takes them."""
 
-_VIOLATION = 1e-4
-"""Part of the makespan by which a row must be violated to be added."""
+ROOT_ROUNDS = 8
+"""Rounds in which rows that the relaxation of a tree's root violates are added."""
 
 _LATEST = 10.0
 """Makespans by which starts may be late, and what a device's memory without end costs: so there is always a point."""
@@ -171,7 +171,7 @@ class Relaxation:
             over = (early * work[mine, i][:, None]).T @ late.astype(np.float64) + ends / self.unit - makespan
             over[ends > float(floor)] = 0.0
             best = np.argsort(-over, axis=None)[:4]
-            for flat in best[over.ravel()[best] > _VIOLATION * makespan].tolist():
+            for flat in best[over.ravel()[best] > NOTABLE * makespan].tolist():
                 h, q = heads[flat // len(tails)], tails[flat % len(tails)]
                 if h + q <= floor:
                     yield ("interval", i, h, q)
@@ -186,7 +186,7 @@ class Relaxation:
         for v, before in enumerate(self.windows.before):
             for u in dict.fromkeys(u for u, _ in before):
                 move = next(move for w, move in before if w == u)
-                best, name = _VIOLATION * makespan, None
+                best, name = NOTABLE * makespan, None
                 for inside in sets:
                     cost = min(move[i][j] for i in inside for j in range(self.d) if j not in inside) / self.unit
                     over = cost * float((share[u] - share[v])[inside].sum()) - float(start[v] - end[u])

@@ -12,16 +12,14 @@ from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
 from rlinit.certificates import check
 from rlinit.certificates.lags import BetweenOps, learn_lags
-from rlinit.certificates.relaxation import Relaxation, RowName
+from rlinit.certificates.programs import CANDIDATES
+from rlinit.certificates.relaxation import ROOT_ROUNDS, Relaxation, RowName
 
-_LAG_OPS, _LAG_SHARE = range(60, 3_000), 0.6
-"""Numbers of ops of which lags are looked for first, and the share of the time that they have."""
+_LAG_OPS = range(60, 3_000)
+"""Numbers of ops of which lags are looked for first, in half of the time."""
 
-_LOOKAHEAD = 6
-"""Ops, and pairs of ops, whose branches are tried at a node."""
-
-_ROOT_ROUNDS, _ROUNDS = 8, 2
-"""Rounds of further rows in the relaxation of the root, and of any other node."""
+_ROUNDS = 2
+"""Rounds of further rows in the relaxation of a node below the root."""
 
 _MOST_SKIPPED = 64
 """Nodes between two relaxations where those before refuted nothing."""
@@ -49,7 +47,7 @@ def tree_proof(
     windows = check.Windows(costs, threshold)
     lags = []
     if len(windows.time) in _LAG_OPS and costs.shard == 1:
-        lags = learn_lags(windows, between(), _refute, budget.share(_LAG_SHARE * budget.remaining_s))
+        lags = learn_lags(windows, between(), _refute, budget.share(budget.remaining_s / 2))
     nodes = _refute(windows, windows.root.copy(), budget)
     return None if nodes is None else {"kind": "tree", "threshold": str(threshold), "lags": lags, "nodes": nodes}
 
@@ -97,7 +95,7 @@ class _Search:
     ) -> tuple[list[list[Any]], list[RowName], FloatArray | None]:
         """Return rows with multipliers that refute a case, if any do; rows for its children; shares of the devices."""
         program = Relaxation(self.windows, state, rows)
-        for _ in range(_ROUNDS if self.nodes else _ROOT_ROUNDS):
+        for _ in range(_ROUNDS if self.nodes else ROOT_ROUNDS):
             bound = program.solve(self.budget.remaining_s)
             if program.dual is None:
                 return [], rows, None
@@ -131,10 +129,10 @@ class _Search:
         }
         loose = [group[0] for group in windows.groups if len(state.devices[group[0]]) > 1]
         slack = {v: min(room[v]) - min(windows.time[v][i] for i in state.devices[v]) for v in loose}
-        chosen = sorted(loose, key=slack.__getitem__)[:_LOOKAHEAD]
+        chosen = sorted(loose, key=slack.__getitem__)[:CANDIDATES]
         if share is not None:
             open_part = 1.0 - share.max(axis=1)
-            chosen = [*sorted(loose, key=lambda v: -open_part[v])[: _LOOKAHEAD // 2], *chosen[: _LOOKAHEAD // 2]]
+            chosen = [*sorted(loose, key=lambda v: -open_part[v])[: CANDIDATES // 2], *chosen[: CANDIDATES // 2]]
         yield from ({"op": v} for v in dict.fromkeys(chosen))
         fixed: dict[int, list[int]] = {}
         for v, mine in enumerate(state.devices):
@@ -147,7 +145,7 @@ class _Search:
                     forth = room[u][0] + room[v][0] + state.tail[u][i] + state.head[v][i]
                     back = room[u][0] + room[v][0] + state.head[u][i] + state.tail[v][i]
                     pairs.append((min(forth, back), u, v))
-        yield from ({"pair": [u, v]} for _, u, v in sorted(pairs)[:_LOOKAHEAD])
+        yield from ({"pair": [u, v]} for _, u, v in sorted(pairs)[:CANDIDATES])
 
     def _gain(self, state: check.State, case: check.State) -> float:
         """Return how many devices a case strikes out, and how much of the ops' time windows."""

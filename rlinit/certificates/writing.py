@@ -19,6 +19,7 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import coo_array
 
+from rlinit.arrays import SAFETY
 from rlinit.budget import Budget
 from rlinit.certificates import check
 from rlinit.certificates.lags import BetweenOps
@@ -45,15 +46,8 @@ _LONG = 10**100
 _MOST_SMALL, _MOST_PARTS = 200, 40
 """Sizes of small items, and parts of a device, that are tried at most for a packing."""
 
-_ABOVE = Fraction(1, 10**6)
-"""What a threshold just above a multiple of the quantum exceeds it by, relatively."""
-
-_NEARLY = 1e-9
-"""Devices by which a packing in floats may fall short of one that is worth an exact look."""
-
-
-_FIRST, _PART = 0.1, 0.5
-"""Shares of the time left for a tree, which closes most problems soon, and behind it for each of two other searches."""
+_FIRST = 0.1
+"""Share of the time for a tree, which closes most problems soon; two other searches have half of what is left each."""
 
 _LOADED = Fraction(9, 10)
 """Part of a bound that balanced loads reach where their cases are worth a search."""
@@ -169,14 +163,14 @@ def _latency_proofs(
     with contextlib.suppress(check.Refuted):
         if _reaches({"kind": "load", "multipliers": _multipliers(costs.times)}, costs, wanted * _LOADED):
             loads = LoadProgram(costs)
-            goal, part = math.ceil(wanted / loads.unit), budget.share(_PART * budget.remaining_s)
+            goal, part = math.ceil(wanted / loads.unit), budget.share(budget.remaining_s / 2)
             if (search := TreeProof(loads, goal, part)).run():
                 cases = list(search.cases_of_loads(loads.on))
                 yield {"kind": "quantum", "proof": {"kind": "load", "cases": cases}}
     with contextlib.suppress(check.Refuted):
         check.need(len(costs.times) ** 2 * costs.num_devices <= MOST_PAIRS, "too many pairs to look at at once")
         program = LatencyProgram(costs, value, 0.0)
-        goal, part = math.ceil(wanted / program.unit), budget.share(_PART * budget.remaining_s)
+        goal, part = math.ceil(wanted / program.unit), budget.share(budget.remaining_s / 2)
         if (learning := Learning(program, goal, part)).run():
             yield {"kind": "clauses", "threshold": str(wanted), "clauses": learning.clauses.for_checker()}
     yield tree_proof(costs, wanted, between, budget)
@@ -285,7 +279,7 @@ def _packings(costs: check.Costs, threshold: Fraction) -> Iterator[Proof]:
     for chosen in range(0, len(small), -(-len(small) // _MOST_SMALL)):
         shares = floats[first[chosen] : large[chosen]]
         for parts in range(1, _MOST_PARTS):
-            if len(sizes) - large[chosen] + np.floor((parts + 1) * shares).sum() / parts > costs.num_devices - _NEARLY:
+            if len(sizes) - large[chosen] + np.floor((parts + 1) * shares).sum() / parts > costs.num_devices - SAFETY:
                 yield proof(chosen) | {"parts": str(parts)}
 
 
@@ -295,7 +289,9 @@ def _whole_packings(costs: check.Costs, threshold: Fraction) -> Iterator[Proof]:
         if quantum := check.quantum_of(costs):
             last = (-(-threshold // quantum) - 1) * quantum
             if last > 0:
-                yield from ({"kind": "quantum", "proof": proof} for proof in _packings(costs, last * (1 + _ABOVE)))
+                yield from (
+                    {"kind": "quantum", "proof": proof} for proof in _packings(costs, last * (1 + check.ROUNDING))
+                )
 
 
 def _states(costs: check.Costs, threshold: Fraction) -> Proof | None:
