@@ -9,13 +9,10 @@ import numpy as np
 
 from rlinit.agent.network.checkpoint import load_checkpoint, read_once, shipped
 from rlinit.agent.placements.agent import LatencyAgent
-from rlinit.agent.selection import named_checkpoint
+from rlinit.agent.selection import MOST_PLAYED, named_checkpoint
 from rlinit.errors import CheckpointError
 from rlinit.placements.arrays import mean_transfer_s
 from rlinit.placements.problem import PlacementProblem
-
-_MOST_OPS = 2_000
-"""Larger problems are left to heuristics: playing takes longer there than local search takes to pass it."""
 
 _MOST_PAIRS = 8_000
 """Pairs of op and device, beyond which it was not judged."""
@@ -57,8 +54,8 @@ def choose_for_latency(problem: PlacementProblem, name: str) -> LatencyChoice:
     shipped_path = shipped("latency")
     if problem.num_shards > 1:
         return LatencyChoice(None, "ops are split into shards")
-    if problem.num_ops > _MOST_OPS:
-        return LatencyChoice(None, f"more than {_MOST_OPS:,} ops")
+    if problem.num_ops > MOST_PLAYED:
+        return LatencyChoice(None, f"more than {MOST_PLAYED:,} ops")
     if problem.num_ops * problem.num_devices > _MOST_PAIRS:
         return LatencyChoice(None, f"more than {_MOST_PAIRS:,} pairs of op and device")
     if shipped_path is None:

@@ -23,8 +23,11 @@ _MOST_NODES = 20_000
 _WIDEST = 4.0
 """Ops a level, on average, up to which a graph counts as one like real networks (which have 1.1 to 2.5)."""
 
-_SAMPLES, _MOST_SAMPLED = 16, 2_000
-"""Orders decoded, the greedy one included, for graphs of up to so many nodes; larger ones get the greedy one."""
+MOST_PLAYED = 2_000
+"""Ops of the largest problem that is played for latency, or gets several orders of stages; both take time."""
+
+_SAMPLES = 16
+"""Orders decoded, the greedy one included, for graphs of up to `MOST_PLAYED` nodes; larger ones get the greedy one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +139,7 @@ def choose_for_stages(problem: StageProblem, name: str) -> StageChoice:
     of 16 orders is as good as annealing at its default length, in a fraction of the time. On wide random graphs
     annealing is better at equal time.
     """
-    width = _SAMPLES if problem.num_nodes <= _MOST_SAMPLED else 1
+    width = _SAMPLES if problem.num_nodes <= MOST_PLAYED else 1
     how = f"best of {width} orders" if width > 1 else "greedy"
     if name != "auto":
         return StageChoice(load_stage_agent(named_checkpoint(name)), width, f"checkpoint {name}, {how}")

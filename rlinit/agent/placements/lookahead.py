@@ -15,7 +15,6 @@ from __future__ import annotations
 import numpy as np
 
 from rlinit.agent.placements.partial_schedule import (
-    DEVICE,
     OneGraph,
     PartialSchedule,
     beginning,
@@ -121,7 +120,7 @@ def play_ahead(
     p = one_graph(a, policy, cost_to_go, rule)
     s, start = beginning(p, a.capacity, steps + 1), np.zeros(len(a.tensor))
     placed = _play(p, s, steps, ops, late, start)
-    return float(s.end.max(initial=0.0)) if placed else np.inf, s.ops[:, DEVICE].copy(), start
+    return float(s.end.max(initial=0.0)) if placed else np.inf, s.device.copy(), start
 
 
 @njit(cache=True, nogil=True)

@@ -51,8 +51,9 @@ class OneGraph(NamedTuple):
 class PartialSchedule(NamedTuple):
     """A partial schedule of a graph, and a journal of its last steps.
 
-    Rows of `starts` and `ends` are devices, `size` their ops so far. Columns of `ops` (n, 4): device, producers not yet
-    placed, consumers not yet placed, device of the group (-1: none). `ready` lists ops, `num_ready` (1,) of them.
+    Rows of `starts` and `ends` are devices, `size` their ops so far. Of ops (n,): `device`, producers that
+    it is `waiting` for, consumers by which it is `unread`, and the device `decided` for a group (-1: none), at the
+    group's leader. `ready` lists ops, `num_ready` (1,) of them.
     `open_ends` holds the latest end with cost-to-go, and of open ends the sum of these and the number. The journal has
     op, place in `ready`, device, slot and whether the group's device was decided. `finish`, `begin`, `slot` and `logit`
     are of the op looked at last.
@@ -66,7 +67,10 @@ class PartialSchedule(NamedTuple):
     ends: FloatArray
     size: IntArray
     room: FloatArray
-    ops: IntArray
+    device: IntArray
+    waiting: IntArray
+    unread: IntArray
+    decided: IntArray
     end: FloatArray
     ready: IntArray
     num_ready: IntArray
@@ -81,10 +85,6 @@ class PartialSchedule(NamedTuple):
     link: FloatArray
     link_before: FloatArray
     queue: FloatArray
-
-
-DEVICE, _WAITING, _UNREAD, _DECIDED = 0, 1, 2, 3
-"""Columns of `PartialSchedule.ops`."""
 
 
 def one_graph(a: RolloutArrays, policy: Policy, cost_to_go: FloatArray, rule: int) -> OneGraph:
@@ -125,9 +125,8 @@ def beginning(p: OneGraph, room: FloatArray, steps: int) -> PartialSchedule:
         Steps that the journal has room for.
     """
     n, d = p.time.shape
-    ops = np.zeros((n, 4), np.int64)
-    ops[:, _WAITING], ops[:, _UNREAD], ops[:, _DECIDED] = np.diff(p.pred_indptr), np.diff(p.succ_indptr), -1
-    first = np.flatnonzero(ops[:, _WAITING] == 0)
+    waiting, unread = (np.diff(pointers).astype(np.int64) for pointers in (p.pred_indptr, p.succ_indptr))
+    first = np.flatnonzero(waiting == 0)
     moved, links = ((0, 0), (0, 0)) if p.rule[0] == PARALLEL else ((n, d), (d, d))
     ready = np.zeros(n, np.int64)
     ready[: len(first)] = first
@@ -136,7 +135,10 @@ def beginning(p: OneGraph, room: FloatArray, steps: int) -> PartialSchedule:
         ends=np.zeros((d, n)),
         size=np.zeros(d, np.int64),
         room=room.copy(),
-        ops=ops,
+        device=np.zeros(n, np.int64),
+        waiting=waiting,
+        unread=unread,
+        decided=np.full(n, -1, np.int64),
         end=np.zeros(n),
         ready=ready,
         num_ready=np.array([len(first)]),
@@ -168,7 +170,7 @@ def look_at(p: OneGraph, s: PartialSchedule, v: int) -> int:
         A ready op.
     """
     d = len(s.size)
-    decided, earliest = s.ops[p.group[v], _DECIDED], np.inf
+    decided, earliest = s.decided[p.group[v]], np.inf
     for i in range(d):
         s.finish[i], s.logit[i] = np.inf, -np.inf
         length = p.time[v, i]
@@ -213,11 +215,11 @@ def _inputs(p: OneGraph, s: PartialSchedule, v: int, i: int) -> tuple[float, flo
     ready, received, rule = 0.0, 0.0, p.rule[0]
     if rule == EXCLUSIVE:
         for e in range(p.pred_indptr[v], p.pred_indptr[v + 1]):
-            j = s.ops[p.pred[e], DEVICE]
+            j = s.device[p.pred[e]]
             s.queue[j] = s.link[j, i]
     for e in range(p.pred_indptr[v], p.pred_indptr[v + 1]):
         u = p.pred[e]
-        there, j = s.end[u], s.ops[u, DEVICE]
+        there, j = s.end[u], s.device[u]
         if j != i:
             moved = p.delay[j, i] + p.tensor[u] * p.s_per_byte[j, i]
             if rule == PARALLEL:
@@ -248,7 +250,7 @@ def _send(p: OneGraph, s: PartialSchedule, v: int, i: int) -> None:
     """
     for e in range(p.pred_indptr[v], p.pred_indptr[v + 1]):
         u = p.pred[e]
-        j = s.ops[u, DEVICE]
+        j = s.device[u]
         if j == i or s.reader[u, i] >= 0:
             continue
         s.reader[u, i] = v
@@ -297,8 +299,8 @@ def put(p: OneGraph, s: PartialSchedule, at: int, i: int, step: int) -> None:
     leader = p.group[v]
     s.journal[step, 0], s.journal[step, 1], s.journal[step, 2], s.journal[step, 3] = v, at, i, slot
     s.journal[step, 4] = 0
-    if s.ops[leader, _DECIDED] < 0:
-        s.ops[leader, _DECIDED] = i
+    if s.decided[leader] < 0:
+        s.decided[leader] = i
         s.room[i] -= p.need[leader]
         s.journal[step, 4] = 1
     for k in range(s.size[i], slot, -1):
@@ -310,25 +312,25 @@ def put(p: OneGraph, s: PartialSchedule, at: int, i: int, step: int) -> None:
     s.starts[i, slot] = begin
     s.ends[i, slot] = end
     s.size[i] += 1
-    s.ops[v, DEVICE] = i
+    s.device[v] = i
     s.end[v] = end
     s.num_ready[0] -= 1
     s.ready[at] = s.ready[s.num_ready[0]]
     way = end + p.cost_to_go[v, i]
     s.open_ends[0] = max(s.open_ends[0], way)
-    if s.ops[v, _UNREAD] > 0:
+    if s.unread[v] > 0:
         s.open_ends[1] += way
         s.open_ends[2] += 1.0
     for e in range(p.pred_indptr[v], p.pred_indptr[v + 1]):
         u = p.pred[e]
-        s.ops[u, _UNREAD] -= 1
-        if s.ops[u, _UNREAD] == 0:
-            s.open_ends[1] -= s.end[u] + p.cost_to_go[u, s.ops[u, DEVICE]]
+        s.unread[u] -= 1
+        if s.unread[u] == 0:
+            s.open_ends[1] -= s.end[u] + p.cost_to_go[u, s.device[u]]
             s.open_ends[2] -= 1.0
     for e in range(p.succ_indptr[v], p.succ_indptr[v + 1]):
         w = p.succ[e]
-        s.ops[w, _WAITING] -= 1
-        if s.ops[w, _WAITING] == 0:
+        s.waiting[w] -= 1
+        if s.waiting[w] == 0:
             s.ready[s.num_ready[0]] = w
             s.num_ready[0] += 1
 
@@ -350,16 +352,16 @@ def take_back(p: OneGraph, s: PartialSchedule, steps: int) -> None:
         v, at, i, slot = s.journal[step, 0], s.journal[step, 1], s.journal[step, 2], s.journal[step, 3]
         for e in range(p.succ_indptr[v + 1] - 1, p.succ_indptr[v] - 1, -1):
             w = p.succ[e]
-            if s.ops[w, _WAITING] == 0:
+            if s.waiting[w] == 0:
                 s.num_ready[0] -= 1
-            s.ops[w, _WAITING] += 1
+            s.waiting[w] += 1
         for e in range(p.pred_indptr[v + 1] - 1, p.pred_indptr[v] - 1, -1):
             u = p.pred[e]
-            s.ops[u, _UNREAD] += 1
+            s.unread[u] += 1
             if p.rule[0] != PARALLEL and s.reader[u, i] == v:
                 s.reader[u, i] = -1
                 if p.rule[0] == EXCLUSIVE:
-                    s.link[s.ops[u, DEVICE], i] = s.link_before[u, i]
+                    s.link[s.device[u], i] = s.link_before[u, i]
         s.ready[s.num_ready[0]] = s.ready[at]
         s.ready[at] = v
         s.num_ready[0] += 1
@@ -368,7 +370,7 @@ def take_back(p: OneGraph, s: PartialSchedule, steps: int) -> None:
             s.starts[i, k] = s.starts[i, k + 1]
             s.ends[i, k] = s.ends[i, k + 1]
         if s.journal[step, 4]:
-            s.ops[p.group[v], _DECIDED] = -1
+            s.decided[p.group[v]] = -1
 
 
 @njit(cache=True, nogil=True, inline="always")

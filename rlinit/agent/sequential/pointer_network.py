@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from rlinit.agent.sequential.pointing_decoder import PointingDecoder
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import ROUNDING, FloatArray, IntArray
 from rlinit.stages.batch import StageBatch
 
 _PARENTS = 6
@@ -27,9 +27,6 @@ _PARENTS = 6
 
 NUM_FEATURES = 4 + _PARENTS
 """Level, hashed id, parameters, output, levels of parents."""
-
-_TINY = 1e-12
-"""Least divisor: norms of vectors may be 0."""
 
 
 def cosine_reward(found: FloatArray, label: FloatArray) -> FloatArray:
@@ -45,7 +42,7 @@ def cosine_reward(found: FloatArray, label: FloatArray) -> FloatArray:
     Inc-ILP, equation 1, with its constant that keeps the quotient valid where all is zero.
     """
     norms = np.sqrt((found**2).sum(axis=1)) * np.sqrt((label**2).sum(axis=1))
-    return np.asarray((found * label).sum(axis=1) / np.maximum(norms, _TINY))
+    return np.asarray((found * label).sum(axis=1) / np.maximum(norms, ROUNDING))
 
 
 def embedding(batch: StageBatch) -> tuple[IntArray, FloatArray]:
@@ -79,7 +76,7 @@ def embedding(batch: StageBatch) -> tuple[IntArray, FloatArray]:
 
 def _shares(values: FloatArray, ptr: IntArray, graph: IntArray) -> FloatArray:
     """Return (N,) values over the largest of their graph; zeros where all are."""
-    return np.asarray(values / np.maximum(np.maximum.reduceat(values, ptr[:-1]), _TINY)[graph])
+    return np.asarray(values / np.maximum(np.maximum.reduceat(values, ptr[:-1]), ROUNDING)[graph])
 
 
 def _hashed(n: int) -> FloatArray:
