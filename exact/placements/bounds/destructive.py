@@ -52,8 +52,8 @@ _ROUNDS = 12
 _ENDS, _LAGS_ENDS = 64, 24
 """Most ends of intervals on each side in a round; where lags are known, which say most, problems are large."""
 
-_FIRST_NODES = 200
-"""Choices looked at in a trial at first; twice as many whenever even close trials stop."""
+_FIRST_NODES, _MORE = 200, 4
+"""Choices looked at in a trial at first, and what that grows by when even close trials stop."""
 
 _FIRST_STEP, _LAST_STEP = 0.02, 0.004
 """Of the largest trial: how far above the bound one is at first; how close before it gets more nodes instead."""
@@ -182,7 +182,7 @@ class DestructiveSearch:
             self._hard = limit
             self._step *= 0.5
             if self._step < _LAST_STEP:
-                self._quota, self._step = self._quota * 2, _FIRST_STEP
+                self._quota, self._step = self._quota * _MORE, _FIRST_STEP
 
     def _answer(self, limit: float, budget: Budget) -> int:
         """Return `REFUTED`, `STANDS` or `STOPPED` for a limit."""

@@ -38,6 +38,9 @@ _WORK_WEIGHT = 0.25
 _LAST_RESORT = 16
 """States of a layer that are expanded even when no more may be, so that a schedule is found."""
 
+_SPARE = 64
+"""Rows of a layer beyond twice its width, which are filled before the best states are chosen."""
+
 
 class BlockBounds(NamedTuple):
     """What bounds the end of each of t targets.
@@ -285,7 +288,7 @@ def _make_layers(
                         ops, memory, bounds, here, s, there, index, state, child, v, j, progress
                     ):
                         continue
-                    if made == 2 * width:
+                    if made == 2 * width + _SPARE:
                         made = shrink(made, width, there, index, progress.dropped)
                         if made == width:
                             progress.threshold[0] = there.score[:made].max()
@@ -350,10 +353,10 @@ def sweep(
     """
     n, d = ops.time_s.shape
     num_targets = len(bounds.cutoff)
-    rows = max(2 * width, len(start.free_s))
+    rows = max(2 * width + _SPARE, len(start.free_s))
     here = _first_layer(rows, num_targets, start)
     there = empty_layer(rows, n, d, num_targets)
-    index = empty_index(rows, 2 * width)
+    index = empty_index(rows, 2 * width + _SPARE)
     state = _empty_state(n, d, num_targets, len(bounds.multiplier), memory.group)
     child = empty_child(n, d, num_targets)
     child.number[2] = state.shared.any() or memory.group_live.any()
