@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+FEW_IDEALS = 50_000
+"""Up to here the dynamic program over ideals is the cheapest proof there is, so it runs before other bounds."""
+
 QUOTA = 4_000_000
 """Pairs of ideals, or as much compiled work, between looks at the budget: 20 to 100 ms."""
 

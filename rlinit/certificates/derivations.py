@@ -8,9 +8,7 @@ from typing import Any, NamedTuple
 
 from rlinit.certificates.programs import Program
 from rlinit.errors import InvalidPlan
-
-MOST_BYTES = 1 << 28
-"""Bytes of a file, of which more are not written."""
+from rlinit.files import MAX_BYTES
 
 _TOO_LONG = "the proof takes more than {:,} bytes"
 
@@ -64,15 +62,15 @@ class Derivations:
         Raises
         ------
         InvalidPlan
-            They would take more than `MOST_BYTES`.
+            They would take more than `MAX_BYTES`.
         """
         new = "derived", len(self.derived)
         rests = (self.rests[one] - {other} for one, other in terms)
         self.rests[new] = frozenset({new} if reason == "asm" else ()).union(*rests)
         self.derived.append(Derivation(sense, row, side, reason, terms, of_c))
         self.bytes += 40 + sum(len(str(each)) for each in terms)
-        if self.bytes > MOST_BYTES:
-            raise InvalidPlan(_TOO_LONG.format(MOST_BYTES))
+        if self.bytes > MAX_BYTES:
+            raise InvalidPlan(_TOO_LONG.format(MAX_BYTES))
         return new
 
 
@@ -82,12 +80,12 @@ def text_of(lines: Iterable[str]) -> str:
     Raises
     ------
     InvalidPlan
-        They take more than `MOST_BYTES`.
+        They take more than `MAX_BYTES`.
     """
     kept, size = list[str](), 0
     for line in lines:
         kept.append(f"{line}\n")
         size += len(line) + 1
-        if size > MOST_BYTES:
-            raise InvalidPlan(_TOO_LONG.format(MOST_BYTES))
+        if size > MAX_BYTES:
+            raise InvalidPlan(_TOO_LONG.format(MAX_BYTES))
     return "".join(kept)

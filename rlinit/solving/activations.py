@@ -20,6 +20,7 @@ from rlinit.budget import Budget
 from rlinit.comparison.baselines import cut_order
 from rlinit.comparison.stages import stage_baselines
 from rlinit.errors import RlinitError
+from rlinit.exact.stages.effort import FEW_IDEALS
 from rlinit.exact.stages.ideals.activations import solve_activation_ideals
 from rlinit.exact.stages.ideals.training import slice_training_order, slicing_entries, solve_training_ideals
 from rlinit.heuristics.stages import STAGE_HEURISTICS
@@ -33,7 +34,7 @@ from rlinit.solving.phases import TIMED, Condition, Form, Kind, Phase, Strategy,
 from rlinit.solving.plans import Request
 from rlinit.solving.splits import SPLIT_BOUNDING, SPLIT_METHODS, SplitProblem, SplitSearch
 from rlinit.solving.stage_bounds import NOTHING_FITS
-from rlinit.solving.stage_phases import FEW_IDEALS, MOST_IDEALS, StageSearch, take_result
+from rlinit.solving.stage_phases import MOST_IDEALS, StageSearch, take_result
 from rlinit.solving.stages import METHODS, bounding_phases, checked_strategy, lowered_stages, stage_strategy
 from rlinit.stages.activation_problem import StageActivations, activation_value, with_activations
 from rlinit.stages.plan_fields import stage_parts, stages_from_plan

@@ -20,6 +20,7 @@ from rlinit.exact.stages.bounds.anchored_cut import anchored_cut_bound
 from rlinit.exact.stages.bounds.rounding import value_quantum
 from rlinit.exact.stages.bounds.simple import simple_bound
 from rlinit.exact.stages.bounds.spectral import spectral_bound
+from rlinit.exact.stages.effort import FEW_IDEALS
 from rlinit.exact.stages.milp.loose import loose_program
 from rlinit.exact.stages.milp.pipeline import chunk_program
 from rlinit.exact.stages.milp.program import StageProgram
@@ -252,7 +253,7 @@ _MANY_PLACES: Condition[SplitSearch] = Condition(
 
 _CONTIGUOUS: Strategy[StageSearch] = (
     Phase("coarse schedule", stage_phases.first_schedule),
-    Phase("few ideals", partial(stage_phases.exact_ideals, most=stage_phases.FEW_IDEALS)),
+    Phase("few ideals", partial(stage_phases.exact_ideals, most=FEW_IDEALS)),
     Phase("annealing", stage_phases.anneal, 0.5),
 )
 """What makes the contiguous start."""

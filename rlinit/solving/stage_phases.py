@@ -36,9 +36,6 @@ from rlinit.stages.problem import StageAssignment, StageResult, Value
 from rlinit.stages.states import num_counted
 from rlinit.stages.window import free_nodes
 
-FEW_IDEALS = 50_000
-"""Up to here the dynamic program over ideals is the cheapest proof there is, so it runs before other bounds."""
-
 FEW_LABELS = 3_000_000
 """Ideals times sets of devices used, up to which that holds."""
 

@@ -10,6 +10,7 @@ from typing import Literal
 from rlinit.comparison.baselines import Baseline
 from rlinit.comparison.stages import stage_baselines
 from rlinit.errors import InvalidGraph
+from rlinit.exact.stages.effort import FEW_IDEALS
 from rlinit.exact.stages.ideals.node_merging import MergedProblem, merge_weightless
 from rlinit.heuristics.stages import STAGE_HEURISTICS
 from rlinit.solving import stage_phases
@@ -17,7 +18,7 @@ from rlinit.solving.common.incumbent import for_stages
 from rlinit.solving.phases import TIMED, Condition, Form, Kind, Phase, Strategy
 from rlinit.solving.plans import Request
 from rlinit.solving.stage_bounds import bound_phase, stage_bounds
-from rlinit.solving.stage_phases import FEW_IDEALS, FEW_LABELS, FEW_PLACES, StageSearch, exact_ideals
+from rlinit.solving.stage_phases import FEW_LABELS, FEW_PLACES, StageSearch, exact_ideals
 from rlinit.stages.lowering import LoweredStages, lower_stages
 from rlinit.stages.plan_fields import stage_parts, stages_from_plan
 from rlinit.stages.problem import StageAssignment, evaluate

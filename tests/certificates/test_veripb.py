@@ -188,7 +188,7 @@ def test_what_cannot_be_written_is_refused_in_one_line(tmp_path: Path, monkeypat
         plan.certify_veripb(tmp_path / "x.opb", GRAPH, MESH)
     with pytest.raises(InvalidPlan):
         dataclasses.replace(plan, objective="throughput").certify_veripb(tmp_path / "x.pbp", GRAPH, MESH)
-    monkeypatch.setattr(derivations, "MOST_BYTES", 2000)
+    monkeypatch.setattr(derivations, "MAX_BYTES", 2000)
     with pytest.raises(InvalidPlan, match="more than 2,000 bytes"):
         plan.certify_veripb(tmp_path / "x.pbp", GRAPH, MESH)
     assert not list(tmp_path.iterdir())

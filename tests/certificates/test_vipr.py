@@ -212,7 +212,7 @@ def test_files_that_would_be_too_long_are_refused_before_they_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The search for a tree ends where its derivations take more than the most bytes of a file."""
-    monkeypatch.setattr(derivations, "MOST_BYTES", 50)
+    monkeypatch.setattr(derivations, "MAX_BYTES", 50)
     plan = rlinit.schedule(GRAPH, MESH, objective="latency")
     with pytest.raises(InvalidPlan, match="more than 50 bytes"):
         plan.certify_vipr(tmp_path / "x.vipr", GRAPH, MESH)

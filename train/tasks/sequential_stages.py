@@ -29,10 +29,11 @@ from rlinit.agent.sequential.pointer_network import (
 from rlinit.agent.stages.features import slice_orders
 from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.datasets.random.stage_problems import ProblemParams
+from rlinit.exact.stages.effort import FEW_IDEALS
 from rlinit.exact.stages.ideals.solve import solve_ideals
 from rlinit.train.tasks.fields import require
 from rlinit.train.tasks.protocol import Choices
-from rlinit.train.tasks.stages import IDEAL_CAP, StageParams, StageProblems, StageTask, StageTrajectories
+from rlinit.train.tasks.stages import StageParams, StageProblems, StageTask, StageTrajectories
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ def _exact_stages(batch: StageProblems) -> IntArray:
         enough = batch.reference[g] * (1.0 - 1e-9)
         if batch.optimum[g] >= enough:
             continue
-        result = solve_ideals(problems.problem(g), IDEAL_CAP)
+        result = solve_ideals(problems.problem(g), FEW_IDEALS)
         if result is None or result.assignment is None or result.value is None:
             continue
         if result.value[0] < enough:

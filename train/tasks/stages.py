@@ -25,6 +25,7 @@ from rlinit.agent.stages.log_prob import draw_orders, order_terms
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.datasets.random.stage_problems import ProblemParams, draw_problems
 from rlinit.datasets.zoo import imagenet
+from rlinit.exact.stages.effort import FEW_IDEALS
 from rlinit.exact.stages.ideals.solve import solve_ideals
 from rlinit.hardware import Hardware
 from rlinit.kernels.batches import disjoint_union
@@ -37,9 +38,6 @@ from rlinit.train.tasks.protocol import Choices, excess
 
 _VALIDATION_SEED = 1 << 62
 """Validation problems are of this seed and the next ones; training seeds are smaller."""
-
-IDEAL_CAP = 50_000
-"""Problems of more ideals than this have no known optimum."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,7 @@ def optimal_values(batch: StageBatch) -> FloatArray:
     """Return (B,) optimal values on the first level by dynamic programming over ideals; NaN beyond the cap."""
     found = np.full(len(batch), np.nan)
     for g in range(len(batch)):
-        result = solve_ideals(batch.problem(g), IDEAL_CAP)
+        result = solve_ideals(batch.problem(g), FEW_IDEALS)
         if result is not None and result.value is not None:
             found[g] = result.value[0]
     return found

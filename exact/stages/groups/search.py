@@ -9,7 +9,7 @@ import numpy as np
 
 from rlinit.arrays import SAFETY, FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget, reserve
-from rlinit.exact.stages.effort import CLOSE, QUOTA
+from rlinit.exact.stages.effort import CLOSE, FEW_IDEALS, QUOTA
 from rlinit.exact.stages.groups.arrays import GroupData, GroupLimits, GroupSums, Lattice, VariantArrays
 from rlinit.exact.stages.groups.passes import group_pass
 from rlinit.exact.stages.groups.variants import choose_rows, gather, in_flight, largest_share, moved_seconds, new_rows
@@ -27,9 +27,6 @@ from rlinit.stages.groups.problem import (
 )
 from rlinit.stages.passes import FIRST_EXCESS, HALVINGS
 from rlinit.stages.problem import StageResult
-
-MOST_IDEALS = 50_000
-"""Ideals up to which all of them are looked at; beyond, the prefixes of one order are."""
 
 _ANY_SECONDS = 1e300
 """Seconds that no stage exceeds; a threshold that can still be multiplied by numbers of micro-batches."""
@@ -61,7 +58,7 @@ def _worth(problem: GroupProblem) -> IntArray:
     return np.asarray(problem.degrees * worth_of_kinds(problem)[problem.kind])
 
 
-def ideals_of(problem: GroupProblem, budget: Budget, cap: int = MOST_IDEALS) -> Ideals | None:
+def ideals_of(problem: GroupProblem, budget: Budget, cap: int = FEW_IDEALS) -> Ideals | None:
     """Return all ideals; None where there are more than `cap`.
 
     Parameters
