@@ -23,10 +23,12 @@ from rlinit.arrays import ROUNDING, FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import PlacementProblem
-from rlinit.plan import OPTIMALITY_TOLERANCE
 
 _ROUNDS = 60
 """Steps of the multipliers at most."""
+
+_CLOSE = 1e-5
+"""Relative gain that is not worth another step."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,7 +117,7 @@ def _cutting_planes(problem: PlacementProblem, allowed: NDArray[np.bool_], budge
         if master is None:
             break
         ceiling, point = master
-        if ceiling * most <= max(best.bound_s * (1.0 + OPTIMALITY_TOLERANCE), value):
+        if ceiling * most <= max(best.bound_s * (1.0 + _CLOSE), value):
             break
         weight, penalty = point[:d], point[d:] * most
         weight = weight / weight.sum()

@@ -56,9 +56,9 @@ _CHOICES = 40_000
 _CHAINS = ((40, 1.0), (60, 0.25), (100, 0.25))
 """Most ops between neighbours, and what a further op must gain: the first for which there are chains. Longer segments
 come of shorter ones by themselves."""
-_TRIED, _LOOK_WORK, _LOOK_S = 2, 2_000, 1.0
-"""Chains of which that goes on which proves most after a look of so much work or, where a clock ends the search, so
-many seconds: cells of 43 ops need segments of 60, those of 30 are better bounded in segments of 40."""
+_TRIED, _LOOKS, _LOOK_WORK, _LOOK_S = 2, 5, 400, 0.2
+"""Chains of which that goes on which proves most after so many looks, each of so much work or, where a clock ends the
+search, so many seconds: cells of 43 ops need segments of 60, those of 30 are better bounded in segments of 40."""
 _FIRST_SHARE, _CHAIN_SHARE, _BEHIND_SHARE = 0.25, 0.9, 0.4
 """Of what is left of the budget: for the relaxation, and then for what paths prove of every segment and pair of
 devices, before the chain; for the chain; and for a chain that is behind."""
@@ -437,7 +437,7 @@ class _BestChain:
     """The bounds of some chains, of which after a first look at each that goes on which proves most."""
 
     def __init__(self, chains: list[ChainBound]) -> None:
-        self._chains, self._looks = chains, chains.copy() if len(chains) > 1 else []
+        self._chains, self._looks = chains, chains * _LOOKS if len(chains) > 1 else []
 
     @property
     def bound_s(self) -> float:
