@@ -14,8 +14,6 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.orders import shift
 from rlinit.kernels.placements.annealing import (
-    CHAIN_SHARE,
-    DEVICE_SHARE,
     RUN_SHARE,
     DeviceMemory,
     PassPlan,
@@ -29,8 +27,18 @@ from rlinit.kernels.placements.annealing import (
 from rlinit.kernels.placements.slots import append_start, batch_ready_time, bit_count, hot_kernel, transfer_time
 from rlinit.kernels.placements.timeline import TimelineArrays
 
-_SAME_PLACE = 0.7
-"""Of the batches that get their first shards, those put where the shards come from, as far as that may be."""
+_CHAIN_SHARE = 0.1
+"""Of the moves, those that take shards of several connected ops to another device."""
+
+_CHAIN_RUN = 0.7
+"""Of these, those that take a run of shards of each op, not all that a device has."""
+
+_DEVICE_SHARE = 0.6
+"""Of the other moves, those that take shards of one op to another device; the rest change a position."""
+
+_NEW_PLACE, _SAME_PLACE = 0.3, 0.7
+"""Of the batches that get shards, those that change their position though they had some; of these, those put where the
+shards come from, as far as that may be."""
 
 _FIRST, _EDGE, _DONE = 0, 1, 2
 """Entries of `BatchSequence.at`."""
@@ -327,9 +335,9 @@ def _anneal(
         if s.mask[v, code % d] == 0:
             continue
         alone = memory.mate[v] == v
-        if d > 1 and rng.random() < (CHAIN_SHARE if alone else DEVICE_SHARE):
+        if d > 1 and rng.random() < (_CHAIN_SHARE if alone else _DEVICE_SHARE):
             taken = _try_chain(rng, a, memory, s, code, lo, hi)
-        elif alone and rng.random() < DEVICE_SHARE and d > 1:
+        elif alone and rng.random() < _DEVICE_SHARE and d > 1:
             taken = _try_shards(rng, a, memory, s, code, lo, hi)
         else:
             taken = _try_place(rng, a, s, code, lo, hi)
@@ -390,7 +398,7 @@ def _try_shards(
     s.mask[v, j] |= given
     left, right = batch_span(a, s.mask, s.place, other, lo, hi)
     place = origin
-    if count_j == 0:
+    if count_j == 0 or rng.random() < _NEW_PLACE:
         if rng.random() < _SAME_PLACE:
             place = max(left, min(right, s.place[code]))
         else:
@@ -417,7 +425,7 @@ def _try_chain(
     j = draw_other_device(rng, i, d)
     _copy_out(s, lo, hi, s.kept)
     given = s.mask[v, i]
-    if rng.random() < RUN_SHARE:
+    if rng.random() < _CHAIN_RUN:
         given &= draw_run(rng, num_shards)
     most = 2 + int(rng.random() * rng.random() * (hi - lo) / d)
     if given != 0:
