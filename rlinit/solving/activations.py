@@ -244,7 +244,7 @@ def _node_order(problem: StageActivations, place: IntArray) -> IntArray:
     return kahn(priority, base.succ_indptr, base.succ, base.pred_indptr)
 
 
-_PEAKS = Phase("slices with peaks", _slice, because="orders and cuts; ledger: 0.27 (0.08 to 1.01) on 3 problems")
+_PEAKS = Phase("slices with peaks", _slice, because="orders and cuts; ledger: 0.23 (0.05 to 1.00) on 3 problems")
 _PRICED_IDEALS = Phase("ideals with peaks", _solve_ideals, because="exact, where the graph has few")
 
 ACTIVATION_METHODS: dict[str, Strategy[RelaxedSearch]] = {
@@ -503,7 +503,7 @@ TRAINING_METHODS: dict[str, Strategy[RelaxedSearch]] = {
         Phase(
             "few ideals",
             partial(_solve_training_ideals, name="ideals", most=FEW_IDEALS),
-            because=f"up to {FEW_IDEALS:,} ideals, it proves the optimum in moments; ledger: 0.66 (0.46 to 0.87) on 6 "
+            because=f"up to {FEW_IDEALS:,} ideals, it proves the optimum in moments; ledger: 0.65 (0.46 to 0.86) on 6 "
             "problems",
         ),
         _without(0.4, "where ideals are many, bounds come from it, and orders to cut"),
@@ -525,7 +525,7 @@ INTERLEAVED_METHODS: dict[str, Strategy[RelaxedSearch]] = {
             _move_cuts,
             0.1,
             because="chunks of equal work, cuts moved first until all fits, then for the value; ledger: 0.52 (0.46 to "
-            "0.58) on 2 problems",
+            "0.59) on 2 problems",
         ),
         _without(0.1, "one of chunks, whose bounds are bounds here; most of what it finds comes early"),
         _BEST_ORDER,

@@ -157,7 +157,7 @@ _AUTO: Strategy[StageSearch] = (
         0.15,
         (_PIPELINE, _UNLIKE),
         because="lines of 25 to 75 tasks, 6 s: gaps are 0.35 (0.28 to 0.42) of those without it, in 1 s the same; "
-        "ledger, 6 s: 0.75 (0.62 to 0.89) on 13 problems",
+        "ledger, 6 s: 0.74 (0.61 to 0.89) on 13 problems",
     ),
     Phase(
         "bound intervals",
@@ -187,7 +187,7 @@ _AUTO: Strategy[StageSearch] = (
         stage_phases.anneal,
         0.6,
         (_PIPELINE,),
-        because="wide graphs end 31% closer with annealing than without, parameters that hardly fit 17% "
+        because="wide graphs end 32% closer with annealing than without, parameters that hardly fit 17% "
         "(benchmarks.ledger --problem stages --only annealing)",
     ),
     Phase(
@@ -195,7 +195,7 @@ _AUTO: Strategy[StageSearch] = (
         _bound("spectral"),
         0.3,
         (_PIPELINE,),
-        because="three wide graphs, 1 s: gaps 9% (1 to 21) smaller than without it "
+        because="three wide graphs, 1 s: gaps 10% (1 to 26) smaller than without it "
         "(benchmarks.ledger --problem stages --only 'bound spectral')",
     ),
     Phase(
@@ -203,8 +203,8 @@ _AUTO: Strategy[StageSearch] = (
         _bound("intervals"),
         0.8,
         (_PIPELINE, _ALIKE, _TRANSFERS),
-        because="more intervals, below a better value; few devices alike, 10 s: the integral is 0.35 (0.24 to "
-        "0.51) of that without "
+        because="more intervals, below a better value; few devices alike, 10 s: the integral is 0.36 (0.24 to "
+        "0.52) of that without "
         "(benchmarks.ledger --problem stages --families 'few devices alike' --seconds 10 --only 'bound intervals')",
     ),
     Phase(
