@@ -103,7 +103,7 @@ class _Pass(NamedTuple):
         if kinds == {"embedding"}:
             return group.all_reduce(size), 0.0
         if kinds == {"head"}:
-            logit_bytes = BITS["fp32"] / 8  # losses and samples are computed in
+            logit_bytes = BITS["fp32"] / 8  # losses and samples are computed in 32 bits
             logits = self.model.workload.batch * logit_bytes * group.t * shares[0].part.tensors[0].shape[0]
             return (0.0, group.all_reduce(size)) if self.rules.training else (0.5 * group.all_reduce(logits), 0.0)
         sent = [share.tokens for share in shares if share.tokens != 1.0] if sequence else []
