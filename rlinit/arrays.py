@@ -33,7 +33,7 @@ SAFETY = 1e-9
 """Relative discount of a bound, or room of a limit, that covers the rounding of millions of operations on floats."""
 
 NOTABLE = 1e-4
-"""Part of a value by which another has to be better to count as progress."""
+"""Part of a value by which another has to be better to count as progress, or a row be violated to be added."""
 
 MOST_CELLS = 12_000_000
 """Entries of 8 bytes that a table may have: 100 MB."""
