@@ -164,7 +164,7 @@ def test_what_got_worse_is_not_recorded(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_numbers_are_counted_by_name_and_want_a_reason() -> None:
-    """A text below, or a comment before or beside, is one; names of text, tables and conditions are no numbers."""
+    """A text below, or a comment before or beside, is one; text, tables, and places that count up are no numbers."""
     text = "\n".join(
         [
             "A, B = 1, -2.0",
@@ -175,7 +175,10 @@ def test_numbers_are_counted_by_name_and_want_a_reason() -> None:
             "E = 4",
             "F = 'f'",
             "G = {'g': 1}",
+            "H, I = 0, 1",
+            "J, K = range(2)",
+            "L, M = 0, 2",
         ]
     )
     found = list(house.numbers(house.Module("m", Path("m.py"), text, ast.parse(text))))
-    assert found == [("m:1", 2, False), ("m:2", 1, True), ("m:4", 1, True), ("m:6", 1, True)]
+    assert found == [("m:1", 2, False), ("m:2", 1, True), ("m:4", 1, True), ("m:6", 1, True), ("m:11", 2, False)]

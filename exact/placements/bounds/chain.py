@@ -38,7 +38,6 @@ from rlinit.placements.problem import PlacementProblem
 _CHOICES, _LONG_CHOICES = 1_000, 100
 """Choices of a turn: those of trials of a single segment, and those of a longer one, shared by what it is made of."""
 
-
 _LEVEL_SHARE, _MEMORY = 0.1, 0.9
 """Of all work, what single segments and longer ones get at least each; what counts of gains and work, a turn later."""
 

@@ -128,10 +128,8 @@ def run_linear_program(
     cost = np.zeros(len(upper))
     cost[-1] = 1.0
     box = [(0.0, high) for high in upper.tolist()]
-    limits: Any = {
-        "maxiter": evaluations or None,
-        "time_limit": min(remaining / 2, 1e9),
-    }  # the rest is for the schedule
+    # What is left of the time is for the schedule.
+    limits: Any = {"maxiter": evaluations or None, "time_limit": min(remaining / 2, 1e9)}
     result = linprog(cost, A_ub=matrix, b_ub=limit, bounds=box, options=limits)
     if result.status == 1:
         return None
