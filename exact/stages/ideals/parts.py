@@ -29,9 +29,12 @@ from rlinit.stages.states import StageStates, num_counted
 _MOST_ROWS, _MOST_STATES = 1_000_000, 4_096
 """Rows by one more stage, before dominated ones are left out, and sets of devices used, beyond which it is given up."""
 
-_MOST_ENTRIES = 30_000_000
+_MOST_ENTRIES = 40_000_000
 """Ideals times those that may dominate, beyond which some of the latter are left out; ends of stages of one class that
 are kept at most, 24 bytes each."""
+
+_GROWTH = 1.5
+"""Growth of the excess above the lower bound: the pass that overshoots takes as long as all others."""
 
 _WORK_PER_S = 20_000_000
 """Ends of stages that the rows between two looks at the budget may have for each second left."""
@@ -226,8 +229,8 @@ class PartSearch:
         try:
             while proven < top or upper == np.inf:
                 if best is None:
-                    threshold = top if base + 1.5 * excess >= top else base + excess
-                    excess *= 2.0
+                    threshold = top if base + _GROWTH * excess >= top else base + excess
+                    excess *= _GROWTH
                 else:
                     threshold = top if top - proven <= NARROW * top else 0.5 * (proven + top)
                 found = self._completed(threshold * (1 + ROUNDING))
