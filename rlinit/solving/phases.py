@@ -51,6 +51,8 @@ class Condition(Generic[SearchT]):
 
 
 TIMED: Condition[Any] = Condition("there is a time limit", lambda search: search.options.timed)
+NO_PLAN: Condition[Any] = Condition("no plan to refine was given", lambda search: search.start is None)
+NO_SCHEDULE: Condition[Any] = Condition("there is no schedule yet", lambda search: search.incumbent.assignment is None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from rlinit.placements.problem import Placement
 from rlinit.solving import placement_phases as phases
 from rlinit.solving import placement_proofs as proofs
 from rlinit.solving.common.incumbent import PlacementIncumbent, for_placement
-from rlinit.solving.phases import TIMED, Condition, Form, Kind, Phase, Strategy, follow
+from rlinit.solving.phases import NO_SCHEDULE, TIMED, Condition, Form, Kind, Phase, Strategy, follow
 from rlinit.solving.placement_phases import PlacementSearch, run_heuristic
 from rlinit.solving.placement_proofs import MAX_CONSTRAINT_OPS, bound_phase, has_constraints
 from rlinit.solving.plans import Request
@@ -57,9 +57,6 @@ def _easy(search: PlacementSearch) -> bool:
 
 _NO_PLAN: Condition[PlacementSearch] = Condition(
     "no plan of this problem was given to refine", lambda search: search.origin != "plan"
-)
-_NOTHING_YET: Condition[PlacementSearch] = Condition(
-    "there is no schedule yet", lambda search: search.incumbent.assignment is None
 )
 _FREE_AGENT: Condition[PlacementSearch] = Condition(
     "the agent is not named", lambda search: search.options.agent == "auto"
@@ -265,7 +262,7 @@ PLACEMENT_METHODS: dict[str, Strategy[PlacementSearch]] = {
 _RELIEF = Phase(
     "relief of memory",
     phases.relieve_memory,
-    when=(_NOTHING_YET, _FULL),
+    when=(NO_SCHEDULE, _FULL),
     because="moving ops off overfull devices finds a schedule where no method did",
 )
 """What every method ends with."""
@@ -375,7 +372,7 @@ def _coarse_strategy(graph: Graph) -> Strategy[PlacementSearch]:
         Phase(
             "coarse schedule",
             phases.named_start,
-            when=(_NOTHING_YET,),
+            when=(NO_SCHEDULE,),
             because="what is fused may fit no device beside the rest, though its ops do",
         ),
         _PATH,

@@ -33,7 +33,7 @@ from rlinit.plan import Plan
 from rlinit.solving import stage_phases
 from rlinit.solving.common.incumbent import Incumbent, Progress, for_stages
 from rlinit.solving.common.options import SolveOptions
-from rlinit.solving.phases import Condition, Form, Kind, Phase, Strategy, follow
+from rlinit.solving.phases import NO_PLAN, NO_SCHEDULE, Condition, Form, Kind, Phase, Strategy, follow
 from rlinit.solving.plans import Request
 from rlinit.solving.stage_bounds import MOST_PLACES, PROGRAM_NODES, TOO_LARGE
 from rlinit.solving.stage_phases import FEW_PLACES, StageSearch, take_result
@@ -242,10 +242,6 @@ def _program(search: SplitSearch) -> None:
         take_result(incumbent, result, "milp", why=_NOTHING_FITS)
 
 
-_NO_PLAN: Condition[SplitSearch] = Condition("no plan to refine was given", lambda search: search.start is None)
-_NO_SCHEDULE: Condition[SplitSearch] = Condition(
-    "there is no schedule yet", lambda search: search.incumbent.assignment is None
-)
 _MANY_PLACES: Condition[SplitSearch] = Condition(
     f"more than {FEW_PLACES} nodes times stages, where the program is soon done",
     lambda search: search.form.num_places > FEW_PLACES,
@@ -268,13 +264,13 @@ _START = Phase(
     "contiguous stages",
     _contiguous_start,
     0.25,
-    (_NO_PLAN,),
+    (NO_PLAN,),
     because="a start, proven best where ideals are few; ledger, 4 s: 0.58 (0.26 to 1.22) on 15 problems",
 )
 _PACK = Phase(
     "simple start",
     _simple_start,
-    when=(_NO_SCHEDULE,),
+    when=(NO_SCHEDULE,),
     because="where memory or colocated ops leave no contiguous schedule",
 )
 _ANNEAL = Phase(

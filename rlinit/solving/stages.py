@@ -15,7 +15,7 @@ from rlinit.exact.stages.ideals.node_merging import MergedProblem, merge_weightl
 from rlinit.heuristics.stages import STAGE_HEURISTICS
 from rlinit.solving import stage_phases
 from rlinit.solving.common.incumbent import for_stages
-from rlinit.solving.phases import TIMED, Condition, Form, Kind, Phase, Strategy
+from rlinit.solving.phases import NO_PLAN, NO_SCHEDULE, TIMED, Condition, Form, Kind, Phase, Strategy
 from rlinit.solving.plans import Request
 from rlinit.solving.stage_bounds import bound_phase, stage_bounds
 from rlinit.solving.stage_phases import FEW_LABELS, FEW_PLACES, StageSearch, exact_ideals
@@ -38,10 +38,6 @@ def _pipeline(search: StageSearch) -> bool:
     return search.incumbent.problem.objective == "pipeline"
 
 
-_NO_PLAN: Condition[StageSearch] = Condition("no plan to refine was given", lambda search: search.start is None)
-_NO_SCHEDULE: Condition[StageSearch] = Condition(
-    "there is no schedule yet", lambda search: search.incumbent.assignment is None
-)
 _PIPELINE: Condition[StageSearch] = Condition("the objective is pipeline", _pipeline)
 _MEMORY: Condition[StageSearch] = Condition("the objective is memory", lambda search: not _pipeline(search))
 _ALIKE: Condition[StageSearch] = Condition(
@@ -89,20 +85,20 @@ _OPENING: Strategy[StageSearch] = (
 )
 """What every method begins with."""
 
-_COARSE = Phase("coarse schedule", stage_phases.named_start, when=(_NO_PLAN,), because="windows need a start")
+_COARSE = Phase("coarse schedule", stage_phases.named_start, when=(NO_PLAN,), because="windows need a start")
 
 _AUTO: Strategy[StageSearch] = (
     Phase(
         "coarse schedule",
         stage_phases.first_schedule,
         0.03,
-        (_NO_PLAN, _OPENED),
+        (NO_PLAN, _OPENED),
         because="slicing the natural order of 75 ops for 15 unlike devices takes 0.4 s, and a beam is far ahead of it",
     ),
     Phase(
         "coarse schedule",
         stage_phases.first_schedule,
-        when=(_NO_PLAN, _OTHERWISE),
+        when=(NO_PLAN, _OTHERWISE),
         because="slicing the natural order of 1,000 ops costs 0.6 ms (benchmarks.components.slicing); "
         "ideals need no better",
     ),
@@ -241,12 +237,12 @@ STAGE_METHODS: dict[str, Strategy[StageSearch]] = {
         Phase("all ideals", exact_ideals, because="it was asked for by name"),
     ),
     "cp-sat": (
-        Phase("natural order", stage_phases.natural, when=(_NO_SCHEDULE,), because="the program improves a schedule"),
+        Phase("natural order", stage_phases.natural, when=(NO_SCHEDULE,), because="the program improves a schedule"),
         Phase(
             "filling",
             stage_phases.fill,
             0.2,
-            (_NO_SCHEDULE,),
+            (NO_SCHEDULE,),
             because="memory leaves no stretch of that order to a device",
         ),
         Phase("constraint program", stage_phases.stage_constraint_program, because="it was asked for by name"),

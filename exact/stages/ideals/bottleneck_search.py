@@ -88,7 +88,7 @@ class ThresholdPasses(ABC):
     def extension(
         self, threshold: float, label: FloatArray, back: NDArray[np.int32], back_class: NDArray[np.int8]
     ) -> Callable[[int, int], tuple[int, int]]:
-        """Return the call of `run_in_chunks` that fills the labels of stages within the threshold.
+        """Return the call of `run_by_quota` that fills the labels of stages within the threshold.
 
         Parameters
         ----------
@@ -133,7 +133,7 @@ class ThresholdPasses(ABC):
             threshold = ceiling if base + 1.5 * excess >= ceiling else base + excess
             label.fill(np.inf)
             label[0, start] = 0.0
-            through, met = run_in_chunks(self.extension(threshold, label, back, back_class), shape[1], self.budget)
+            through, met = run_by_quota(self.extension(threshold, label, back, back_class), shape[1], self.budget)
             self.work += met
             if not through:
                 return Bottleneck(None, proven, False, [], [])
@@ -263,7 +263,7 @@ def stage_sums(table: IdealTable, costs: CostArrays, across: tuple[FloatArray, F
     return Sums(table.weight, work, held, forbidden.astype(np.int64), *across)
 
 
-def run_in_chunks(call: Callable[[int, int], tuple[int, int]], size: int, budget: Budget) -> tuple[bool, int]:
+def run_by_quota(call: Callable[[int, int], tuple[int, int]], size: int, budget: Budget) -> tuple[bool, int]:
     """Call with (first, quota), which returns (next first, work), until `size` is reached or the budget ends.
 
     Returns whether it got through, and the work.

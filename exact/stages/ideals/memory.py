@@ -11,7 +11,7 @@ import numpy as np
 
 from rlinit.arrays import ROUNDING
 from rlinit.budget import Budget, reserve
-from rlinit.exact.stages.ideals.bottleneck_search import BottleneckSearch, run_in_chunks
+from rlinit.exact.stages.ideals.bottleneck_search import BottleneckSearch, run_by_quota
 from rlinit.exact.stages.ideals.enumeration import Ideals
 from rlinit.exact.stages.ideals.passes import Fillings, StageRates, Sums, spill_pass
 from rlinit.hardware import CAPACITY_SLACK
@@ -166,7 +166,7 @@ class _Spill:
             )
             return int(next_first), int(met)
 
-        through, self.work = run_in_chunks(call, table.num_ideals, search.budget)
+        through, self.work = run_by_quota(call, table.num_ideals, search.budget)
         if not through:
             return None
         return search.states.trace(problem.num_stages, table.num_ideals - 1, back, back)[0]

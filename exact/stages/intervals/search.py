@@ -10,7 +10,7 @@ from rlinit.arrays import ROUNDING, FloatArray, inverse_of
 from rlinit.budget import Budget, reserve
 from rlinit.exact.stages.bounds.simple import simple_bound
 from rlinit.exact.stages.effort import CLOSE, MORE
-from rlinit.exact.stages.ideals.bottleneck_search import run_in_chunks
+from rlinit.exact.stages.ideals.bottleneck_search import run_by_quota
 from rlinit.exact.stages.ideals.node_merging import merge_weightless
 from rlinit.exact.stages.intervals.cover import Cover, Lattice, undecided
 from rlinit.exact.stages.intervals.crossings import crossings
@@ -66,7 +66,7 @@ def _tried(lattice: Lattice, cover: Cover, bottleneck: float, budget: Budget) ->
             then, met = kernel(limit, first, 1 + quota // steps, leaves, transfers, need, done)
             return int(then), int(met) * steps
 
-        if not run_in_chunks(call, cover.size, budget)[0]:
+        if not run_by_quota(call, cover.size, budget)[0]:
             raise _Out
 
     run(furthest, need)
