@@ -18,8 +18,8 @@ from rlinit.errors import CheckpointError, InvalidConfig, RlinitError
 from rlinit.train.core.config import parse
 from rlinit.train.tasks.protocol import task_class
 
-EXIT_INPUT, EXIT_FAILED, EXIT_STOPPED = 2, 3, 130
-"""Exit codes: input that is refused, what failed otherwise, and Ctrl-C as in shells."""
+EXIT_CODES = {"input": 2, "failed": 3, "interrupted": 130}
+"""Of input that is refused, of what failed otherwise, and of Ctrl-C as in shells."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -35,8 +35,8 @@ def main(arguments: list[str] | None = None) -> int:
         progress = train(config, task, resume=command.resume is not None, command=typed)
     except RlinitError as problem:
         print(f"error: {problem}", file=sys.stderr)
-        return EXIT_INPUT if isinstance(problem, InvalidConfig | CheckpointError) else EXIT_FAILED
-    return 0 if progress.done else EXIT_STOPPED
+        return EXIT_CODES["input" if isinstance(problem, InvalidConfig | CheckpointError) else "failed"]
+    return 0 if progress.done else EXIT_CODES["interrupted"]
 
 
 if __name__ == "__main__":

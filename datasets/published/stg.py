@@ -18,9 +18,6 @@ from rlinit.limits import check_device_count
 
 __all__ = ["load"]
 
-_MAX_TASKS = 1_000_000
-"""Of a file: the largest published ones have 5,000."""
-
 
 def load(path: str | Path, processors: int) -> tuple[Graph, Hardware]:
     """Read a ``.stg`` file as a graph and identical processors, between which nothing has to be moved.
@@ -50,7 +47,7 @@ def load(path: str | Path, processors: int) -> tuple[Graph, Hardware]:
     text = read_text(source, InvalidGraph)
     lines = [(number, line.split("#", 1)[0].split()) for number, line in enumerate(text.splitlines(), 1)]
     rows = [(number, _whole(words, f"{source}, line {number}")) for number, words in lines if words]
-    if not rows or len(rows[0][1]) != 1 or not 0 < rows[0][1][0] <= _MAX_TASKS:
+    if not rows or len(rows[0][1]) != 1 or not rows[0][1][0]:
         raise InvalidGraph(f"{source}: expected the number of tasks in the first line")
     ops: list[tuple[str, dict[str, float]]] = []
     edges: list[tuple[str, str]] = []

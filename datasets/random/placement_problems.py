@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 
+from rlinit.agent.latency_selection import MOST_PAIRS
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.datasets.random.randomly_wired import WIRINGS, rwnn
 from rlinit.datasets.zoo import imagenet
@@ -29,9 +30,6 @@ _MODULES = 10
 """Of a network, as in DIVIML."""
 _NETWORKS = 400
 """Networks that problems are parts of, made once in each process; times are drawn anew for every problem."""
-
-_MOST_PAIRS = 8_000
-"""Pairs of op and device of one problem: beyond them `auto` asks no agent."""
 
 _BINDING = 0.25
 """Share of problems on other devices where memory binds."""
@@ -209,7 +207,7 @@ def _elsewhere(rng: np.random.Generator, problem: PlacementProblem) -> Placement
 
 def _num_devices(rng: np.random.Generator, num_ops: int) -> int:
     """Return 2 to 64 devices, few as often as many, and not so many that there are too many pairs of op and device."""
-    most = max(2.0, min(64.0, num_ops / 3.0, _MOST_PAIRS / num_ops))
+    most = max(2.0, min(64.0, num_ops / 3.0, MOST_PAIRS / num_ops))
     return round(float(np.exp(rng.uniform(np.log(2.0), np.log(most)))))
 
 

@@ -22,13 +22,14 @@ from numpy.typing import NDArray
 
 from rlinit.errors import InvalidGraph
 from rlinit.graph import Graph
+from rlinit.units import BITS
 
 __all__ = ["WIRINGS", "rwnn"]
 
 WIRINGS = ("er", "ws", "ba")
 """Erdos-Renyi ER(0.2), Watts-Strogatz WS(4, 0.75), Barabasi-Albert BA(5)."""
 
-_FLOAT = 4
+_FLOAT = BITS["fp32"] // 8
 """Bytes of a number."""
 _CHANNELS = 78  # C of Xie et al.'s small regime
 _RESOLUTIONS = (56, 28, 14, 7)  # of its stages conv2 to conv5, with C, 2C, 4C and 8C channels

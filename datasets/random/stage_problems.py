@@ -11,12 +11,14 @@ from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.datasets.random.graph_statistics import IMAGENET
 from rlinit.datasets.random.synthetic import GraphBatch, batches
 from rlinit.errors import InvalidConfig
+from rlinit.hardware import Hardware
 from rlinit.kernels.stages.rollouts import sample_orders
 from rlinit.stages.batch import StageBatch
 from rlinit.stages.problem import StageProblem
 
-_PEAK_FLOPS, _BYTES_PER_S = 4e12, 32e9
-"""Rates of an Edge TPU, for the roofline model; see `Hardware.edge_tpus`."""
+_TPU = Hardware.edge_tpus(1).devices[0]
+_PEAK_FLOPS, _BYTES_PER_S = np.array([_TPU.flops_per_s, _TPU.bytes_per_s], np.float64)
+"""Its rates, for the roofline model."""
 
 _TRIAL_ORDERS = 4
 """Orders drawn to see whether the order matters."""

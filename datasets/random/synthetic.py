@@ -20,8 +20,8 @@ from rlinit.graph import Graph
 
 __all__ = ["GraphBatch", "batches"]
 
-_SEEDS = 1 << 63
-"""Seeds there are, and twice the numbers of a first graph."""
+SEED_BITS = 62
+"""Of the number of a first graph, and of a seed that training draws; any seed may have one more."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,9 +122,9 @@ def batches(
     for what, value, least in (("batch_size", batch_size, 1), ("num_nodes", num_nodes, 1), ("first", first, 0)):
         if value < least:
             raise InvalidGraph(f"{what} is {value}; expected at least {least}")
-    if not 0 <= seed < _SEEDS:
+    if not 0 <= seed < 2 << SEED_BITS:
         raise InvalidGraph(f"seed is {seed}; expected 0 <= seed < 2**63")
-    if first >= _SEEDS // 2:
+    if first >= 1 << SEED_BITS:
         raise InvalidGraph(f"first is {first}; expected 0 <= first < 2**62")
     if not max_in_degrees or min(max_in_degrees) < 1:
         raise InvalidGraph(f"max_in_degrees is {tuple(max_in_degrees)}; expected integers >= 1")

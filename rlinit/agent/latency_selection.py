@@ -14,7 +14,7 @@ from rlinit.errors import CheckpointError
 from rlinit.placements.arrays import mean_transfer_s
 from rlinit.placements.problem import PlacementProblem
 
-_MOST_PAIRS = 8_000
+MOST_PAIRS = 8_000
 """Pairs of op and device, beyond which it was not judged."""
 
 _LEAST_SHARE = 0.7
@@ -56,8 +56,8 @@ def choose_for_latency(problem: PlacementProblem, name: str) -> LatencyChoice:
         return LatencyChoice(None, "ops are split into shards")
     if problem.num_ops > MOST_PLAYED:
         return LatencyChoice(None, f"more than {MOST_PLAYED:,} ops")
-    if problem.num_ops * problem.num_devices > _MOST_PAIRS:
-        return LatencyChoice(None, f"more than {_MOST_PAIRS:,} pairs of op and device")
+    if problem.num_ops * problem.num_devices > MOST_PAIRS:
+        return LatencyChoice(None, f"more than {MOST_PAIRS:,} pairs of op and device")
     if shipped_path is None:
         return LatencyChoice(None, "this installation has no checkpoint for latency")
     return LatencyChoice(load_latency_agent(shipped_path), "checkpoint latency")

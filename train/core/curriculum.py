@@ -6,10 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rlinit.datasets.random.synthetic import SEED_BITS
 from rlinit.train.tasks.fields import require, require_share
-
-_SEED_BITS = 62
-"""Of a seed: the upper bits of a word of 64."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class Request:
 def batch_seed(*entropy: int) -> int:
     """Return a seed below 2**62 for numbers that say what it is for, such as (run's seed, process, step)."""
     word = np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]
-    return int(word) >> (64 - _SEED_BITS)
+    return int(word) >> (64 - SEED_BITS)
 
 
 def request(config: CurriculumConfig, progress: float, seed: int) -> Request:

@@ -24,6 +24,7 @@ from rlinit.agent.stages.features import featurise, slice_orders
 from rlinit.agent.stages.log_prob import draw_orders, order_terms
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.datasets.random.stage_problems import ProblemParams, draw_problems
+from rlinit.datasets.random.synthetic import SEED_BITS
 from rlinit.datasets.zoo import imagenet
 from rlinit.exact.stages.effort import FEW_IDEALS
 from rlinit.exact.stages.ideals.solve import solve_ideals
@@ -36,7 +37,7 @@ from rlinit.stages.lowering import lower_stages
 from rlinit.train.tasks.fields import require
 from rlinit.train.tasks.protocol import Choices, excess
 
-_VALIDATION_SEED = 1 << 62
+_VALIDATION_SEED = 1 << SEED_BITS
 """Validation problems are of this seed and the next ones; training seeds are smaller."""
 
 
