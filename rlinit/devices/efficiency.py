@@ -29,7 +29,7 @@ import numpy as np
 
 from rlinit.arrays import FloatArray
 from rlinit.errors import InvalidHardware
-from rlinit.limits import check_number, closest
+from rlinit.limits import MAX_TERMS, check_number, closest
 
 _CLASSES = {
     "experts": r"moe|experts|grouped_mm",
@@ -50,9 +50,6 @@ OP_CLASSES = (*_CLASSES, "elementwise")
 
 _ALIKE = {"generation": "attention", "experts": "matmul"}
 """Class -> the one whose efficiency holds for it where a device has none of its own."""
-
-_MAX_POINTS = 64
-"""Points of a curve."""
 
 Points = tuple[tuple[float, float], ...]
 """(size, share of the peak rate) by size."""
@@ -106,8 +103,8 @@ class Efficiency:
                 for value in point:
                     if check_number(f"efficiency: {what}", value, InvalidHardware) <= 0:
                         raise InvalidHardware(f"efficiency: {what} has {point}; expected a size and a share above 0")
-            if len(points) > _MAX_POINTS:
-                raise InvalidHardware(f"efficiency: {what} has {len(points)} points; expected at most {_MAX_POINTS}")
+            if len(points) > MAX_TERMS:
+                raise InvalidHardware(f"efficiency: {what} has {len(points)} points; expected at most {MAX_TERMS}")
             for (size, share), (larger, next_share) in pairwise(points):
                 if not size < larger or size / share > larger / next_share * (1 + 1e-9):
                     raise InvalidHardware(

@@ -32,7 +32,7 @@ _USUAL_FABRIC = "ib200"
 """Of a cluster of kinds that do not say `fabric`: DGX A100 has a port of 200 Gb/s for each of its eight GPUs."""
 _PEERS = ("nvlink", "xgmi")
 _EAGER = "eager"
-_BUS_LATENCY_S, _PEER_LATENCY_S, _NETWORK_LATENCY_S, _FABRIC_LATENCY_S = 10e-6, 5e-6, 50e-6, 14e-6
+_LATENCY_S = {"bus": 10e-6, "peer": 5e-6, "network": 50e-6, "fabric": 14e-6}
 """Of a transfer: a copy by the driver, over a direct link, a message over TCP, a step of NCCL between nodes.
 
 Round numbers among public measurements: submitting a copy takes 5 to 7 us (cudaMemcpyAsync, arXiv:2602.21548, section
@@ -137,7 +137,7 @@ def compose(name: str) -> dict[str, Any] | None:
     _refuse_unused(name, peers, hosts)
     between = {}
     for one in networks:
-        delay = _FABRIC_LATENCY_S if one in _FABRICS else _NETWORK_LATENCY_S
+        delay = _LATENCY_S["fabric" if one in _FABRICS else "network"]
         between = {"bandwidth": _NETWORKS[one], "latency_s": delay}
     kept = [{key: row[key] for key in _KEPT if row[key] is not None} for row in devices]
     return {"name": name, "device": kept, "link": links, **between}
@@ -253,10 +253,10 @@ def _name_devices(devices: list[dict[str, Any]]) -> None:
 def _link(a: Mapping[str, Any], b: Mapping[str, Any], peers: set[str]) -> dict[str, Any]:
     """Return the link of two devices of a host: a direct one, or the slower bus of the two."""
     if a["kind"] == b["kind"] and a["peer"] in peers:
-        rate, delay = a["peer_rate"], _PEER_LATENCY_S
+        rate, delay = a["peer_rate"], _LATENCY_S["peer"]
     else:
         buses = [row["bus"] for row in (a, b) if row["bus"] is not None]
-        rate, delay = min(buses, default=min(a["bytes_per_s"], b["bytes_per_s"])), _BUS_LATENCY_S
+        rate, delay = min(buses, default=min(a["bytes_per_s"], b["bytes_per_s"])), _LATENCY_S["bus"]
     return {"from": a["name"], "to": b["name"], "bandwidth": rate, "latency_s": delay}
 
 

@@ -24,7 +24,7 @@ __all__ = ["efficiency_toml", "fit_tables", "predicted_over_measured", "table_sa
 _CLASSES = {"products": "matmul", "prompts": "attention", "generation": "generation", "experts": "experts"}
 """Kind of table -> class of ops."""
 
-_BITS = 16
+_BITS = BITS["fp16"]
 """Of the types of numbers that are fitted: kernels for narrower ones differ from runtime to runtime."""
 
 _MOST = 4000
