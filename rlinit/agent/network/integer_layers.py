@@ -20,10 +20,10 @@ _NORM_EPSILON = 1e-5
 _BITS = 7
 """Of a weight, beside its sign."""
 
-_EXACT = 2**24
+_EXACT = 2.0 / float(np.finfo(np.float32).eps)
 """Whole numbers up to this, and their sums, are exact in float32."""
 
-_LEAST_STEP = np.float32(1e-30)
+_LEAST_STEP = np.finfo(np.float32).tiny
 """Of inputs that are all zero, or nearly."""
 
 

@@ -10,17 +10,14 @@ from __future__ import annotations
 import ast
 import math
 import re
+import sys
 import warnings
 from dataclasses import dataclass
 
 from rlinit.limits import MAX_NESTING, MAX_TERMS, MAX_TEXT
 
 _SYMBOL_BITS = 64
-"""Of a dimension."""
-_DOUBLE = 53
-"""Bits of the mantissa of a float, which exported ones name."""
-_MAX_DIGITS = 40
-"""Of a number as text: one of 64 bits has 20."""
+"""Of a dimension; a number as text may have as many characters, of which decimals need a third."""
 _FUNCTIONS = frozenset(
     {"Symbol", "Integer", "Float", "Rational", "Add", "Mul", "Pow", "Max", "Min", "And", "Or", "Not", "floor"}
     | {"ceiling", "Eq", "Ne", "Ge", "Gt", "Le", "Lt", "Equality", "Unequality", "GreaterThan", "LessThan"}
@@ -86,7 +83,7 @@ def _size(node: ast.expr, depth: int) -> _Size:
 def _call(name: str, node: ast.Call, depth: int) -> _Size:
     for keyword in node.keywords:
         value = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
-        if not (isinstance(value, bool) or (keyword.arg == "precision" and value == _DOUBLE)):
+        if not (isinstance(value, bool) or (keyword.arg == "precision" and value == sys.float_info.mant_dig)):
             raise ValueError
     if name == "Symbol":
         if len(node.args) != 1 or not isinstance(node.args[0], ast.Constant):
@@ -107,7 +104,7 @@ def _call(name: str, node: ast.Call, depth: int) -> _Size:
 def _float(arguments: list[ast.expr]) -> _Size:
     """Return the size of a floating-point number, which is written as text."""
     written = arguments[0].value if len(arguments) == 1 and isinstance(arguments[0], ast.Constant) else None
-    if not isinstance(written, (str, float)) or len(str(written)) > _MAX_DIGITS:
+    if not isinstance(written, (str, float)) or len(str(written)) > _SYMBOL_BITS:
         raise ValueError
     return _number(float(written))
 
