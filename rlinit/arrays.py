@@ -35,6 +35,9 @@ SAFETY = 1e-9
 NOTABLE = 1e-4
 """Part of a value by which another has to be better to count as progress, or a row be violated to be added."""
 
+NEARLY = 1e-6
+"""What points and values of linear programs in floats may miss exact ones by: parts of a device, or of the goal."""
+
 MOST_CELLS = 12_000_000
 """Entries of 8 bytes that a table may have: 100 MB."""
 

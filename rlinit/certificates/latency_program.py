@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from rlinit.arrays import FloatArray
+from rlinit.arrays import NEARLY, FloatArray
 from rlinit.budget import Budget
 from rlinit.certificates import check
 from rlinit.certificates.check import ONE
-from rlinit.certificates.programs import NEARLY, Program
+from rlinit.certificates.programs import Program
 from rlinit.certificates.relaxation import ROOT_ROUNDS, Relaxation
 
 _MISSED = 1e-3, 1e-9

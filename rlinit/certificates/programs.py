@@ -16,15 +16,13 @@ from fractions import Fraction
 from itertools import combinations, permutations, product
 from typing import Any
 
+from rlinit.arrays import NEARLY
 from rlinit.certificates import check
 from rlinit.certificates.check import ONE, ZERO
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
 from rlinit.plan import Plan
-
-NEARLY = 1e-6
-"""What points and values of linear programs in floats may miss exact ones by: parts of a device, or of the goal."""
 
 CANDIDATES = 6
 """Ops, pairs of ops, or binaries whose cases are tried at a node of a tree before one is chosen."""

@@ -17,12 +17,13 @@ from typing import Any, NamedTuple
 
 from pyscipopt import LP
 
+from rlinit.arrays import NEARLY, ROUNDING
 from rlinit.budget import Budget
 from rlinit.certificates import check
 from rlinit.certificates.derivations import C, Derivations, Key
 from rlinit.certificates.latency_program import LatencyProgram
 from rlinit.certificates.learning import Learning
-from rlinit.certificates.programs import CANDIDATES, NEARLY, PlacementProgram, Program, StageProgram, exact_plan
+from rlinit.certificates.programs import CANDIDATES, PlacementProgram, Program, StageProgram, exact_plan
 from rlinit.errors import InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
@@ -30,9 +31,6 @@ from rlinit.plan import Plan
 
 _PARTS = (1, 5040, 2**40)
 """Parts of which multipliers are whole numbers: the first that do are taken, for short files and exact sums."""
-
-_NO_WEIGHT = 1e-11
-"""Scaled multiplier that is put down to floats."""
 
 _SEVERAL = "stages of several devices have no proofs in other formats, but with `certify`"
 
@@ -249,7 +247,7 @@ class Proof(Derivations):
 
         duals = zip(dual[len(program.groups) :], self._scales, strict=True)
         for r, (amount, scale) in enumerate(duals):
-            if amount > _NO_WEIGHT and (weight := round(Fraction(amount) * self.size * parts / scale)) > 0:
+            if amount > ROUNDING and (weight := round(Fraction(amount) * self.size * parts / scale)) > 0:
                 take(("row", r), *program.rows[r][1:], weight)
         grouped = {at for group in program.groups for at in group}
         rounded = {at for at, amount in left.items() if amount and at and at not in grouped}

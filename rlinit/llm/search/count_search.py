@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlinit.arrays import ROUNDING, SAFETY, FloatArray, IntArray
+from rlinit.arrays import NEARLY, ROUNDING, SAFETY, FloatArray, IntArray
 from rlinit.llm.search.contiguous import Places
 from rlinit.llm.search.counts import Counts, Row
 
@@ -35,14 +35,8 @@ MOST_WORK = 2e7
 _LEAST_PIVOTS = 10
 """Pivots that as much time goes by in as around a linear program."""
 
-_ROUNDS = 30
-"""Linear programs of a node, each with rows that the one before violated."""
-
-_EPSILON = 2.3e-16
+_EPSILON = np.finfo(np.float64).eps
 """Twice the relative error of one rounding: k of them in a row, k < 10^6, are off by less than k times this."""
-
-_INTEGRAL = 1e-6
-"""Distance from a whole number at which a column counts as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +132,7 @@ class _Search:
     def _expand(self, node: _Node) -> list[_Node]:
         """Raise a node's bound, with rows that its points violate; return two nodes that hold its walks."""
         point, last = None, -np.inf
-        for _ in range(_ROUNDS):
+        while self.relaxation.work < self.work:
             bound, point = self.relaxation.solve(node.low, node.high)
             node.bound = max(node.bound, bound)
             if node.bound >= self._target():
@@ -160,7 +154,7 @@ class _Search:
         if point is not None:
             apart = np.where(open_, np.abs(point - np.rint(point)), 0.0)
             for group in self.counts.branched:
-                if apart[group].max(initial=0.0) > _INTEGRAL:
+                if apart[group].max(initial=0.0) > NEARLY:
                     column = int(group[np.argmax(apart[group])])
                     return self._children(node, column, float(point[column]))
             walk = self.counts.walk(point)

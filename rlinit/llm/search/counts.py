@@ -26,16 +26,13 @@ from itertools import combinations, product
 
 import numpy as np
 
-from rlinit.arrays import ROUNDING, SAFETY, BoolArray, FloatArray, IntArray
+from rlinit.arrays import NOTABLE, ROUNDING, SAFETY, BoolArray, FloatArray, IntArray
 from rlinit.exact.solvers.max_flow import FlowNetwork, max_flow
 from rlinit.llm.search.contiguous import Places
 from rlinit.llm.search.packing import Facet, Packing
 
 _LONGEST_PERIOD = 12
 """Units of a period: six layers of two, as where every sixth looks back at everything."""
-
-_VIOLATED = 1e-3
-"""By which a point has to violate a row of whole numbers for it to be added."""
 
 _LIFTED = 3
 """Single units that a facet takes in, beside first and last where these share bytes."""
@@ -241,7 +238,7 @@ class Counts:
     def connections(self, point: FloatArray) -> list[Row]:
         """Return rows of connectivity that a point violates: minimum cuts between the start and what is used."""
         amounts = np.concatenate([point[self.x[0]], point[self.t].ravel(), np.full(self.w.size, 2.0)])
-        amounts[amounts < _VIOLATED / 100] = 0.0
+        amounts[amounts < NOTABLE / 100] = 0.0
         capacities, network = self.network.capacities(amounts, np.zeros(len(amounts))), self.network
         nodes = len(network.first) - 1
         found: list[Row] = []
@@ -249,7 +246,7 @@ class Counts:
         for columns, first in ((self.v, 1 + self.w.size), (self.w.ravel(), 1)):
             for at in np.argsort(-point[columns], kind="stable").tolist():
                 want, node = float(point[columns[at]]), first + at
-                if want < 10 * _VIOLATED:
+                if want < 10 * NOTABLE:
                     break
                 if (
                     not covered[node]
@@ -260,10 +257,10 @@ class Counts:
                         capacities.copy(),
                         0,
                         node,
-                        want - _VIOLATED,
+                        want - NOTABLE,
                         *scratch,
                     )
-                    <= want - _VIOLATED
+                    <= want - NOTABLE
                 ):
                     outside = scratch[0] >= 0
                     covered |= ~outside
@@ -276,14 +273,14 @@ class Counts:
         """Return for each memory and station the facet of what there is room for that a point violates most."""
         found = []
         for group in self.groups:
-            if point[group.small].sum() + point[group.large].sum() < _VIOLATED:
+            if point[group.small].sum() + point[group.large].sum() < NOTABLE:
                 continue
             beside = tuple(at for at, held in enumerate(group.singles) if point[held].sum() > 0.5)
             if beside not in group.known:
                 group.known[beside] = [self._row(group, facet) for facet in group.packing.facets(beside)]
             rows = [row for some in {(), beside} for row in group.known.get(some, ())]
             beyond = [sum(a * point[v] for v, a in row.terms.items()) for row in rows]
-            if max(beyond, default=0.0) > _VIOLATED:
+            if max(beyond, default=0.0) > NOTABLE:
                 found.append(rows[int(np.argmax(beyond))])
         return found
 
