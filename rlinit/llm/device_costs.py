@@ -32,15 +32,13 @@ from rlinit.errors import InvalidConfig, InvalidHardware
 from rlinit.hardware import Device, Hardware
 from rlinit.limits import check_number
 from rlinit.llm.architecture import Part
+from rlinit.llm.families import LARGEST_COUNT
 from rlinit.llm.lowering import Settings, logit_bytes, room_bytes, unit_seconds
 from rlinit.llm.model import LanguageModel, Phase, Workload
 from rlinit.llm.serving.coverage import balanced, span_sizes
 from rlinit.llm.serving.fleets import SINK, SOURCE, Fleet, Runs
 from rlinit.llm.serving.pools import Traffic, stacked
 from rlinit.units import BITS
-
-_WIDE_LINK = 1e12
-"""Tokens a second of links that take no time: more than any device passes."""
 
 
 @dataclass(frozen=True, slots=False)
@@ -238,8 +236,8 @@ class DeviceCosts:
     def links(self) -> dict[tuple[str, str], float]:
         """(from, to) -> tokens a second."""
         ends = [pair for name in self.names for pair in ((SOURCE, name), (name, SINK))]
-        rates = np.minimum(self.hardware.bandwidth / self.token_bytes, _WIDE_LINK)
-        return self._by_pair(rates) | dict.fromkeys(ends, _WIDE_LINK)
+        rates = np.minimum(self.hardware.bandwidth / self.token_bytes, LARGEST_COUNT)
+        return self._by_pair(rates) | dict.fromkeys(ends, LARGEST_COUNT)
 
     def _by_pair(self, table: FloatArray) -> dict[tuple[str, str], float]:
         """Return what a table of all devices has for each ordered pair of those that compute."""
@@ -402,7 +400,7 @@ class PoolCosts(DeviceCosts):
     def limits(self, max_latency_s: float = math.inf) -> Fleet:
         """Return the devices at rates that none exceeds, whichever pool it is in; links are in the rates."""
         fleet = self.traffic.cut(super().limits(max_latency_s), np.sum, np.sum)
-        wide, caches = dict.fromkeys(fleet.links, _WIDE_LINK), self.traffic.to_dict()
+        wide, caches = dict.fromkeys(fleet.links, LARGEST_COUNT), self.traffic.to_dict()
         return balanced(replace(fleet, links=wide, caches=caches), self.layers)
 
     def _made(self, rates: FloatArray, seconds: FloatArray | None, runs: Runs | None = None) -> Fleet:
@@ -416,7 +414,7 @@ class PoolCosts(DeviceCosts):
             spent_s = self._spent("prefill", self.prompt_batches, [rate * self.passes for _, rate in shares])
             spent = stacked(spent_s[kinds], self.passes * seconds)
         if runs is not None:  # prompts take no time of a pass, and no room while they are read
-            rooms = stacked(np.full_like(runs.rooms, _WIDE_LINK), runs.rooms)
+            rooms = stacked(np.full_like(runs.rooms, LARGEST_COUNT), runs.rooms)
             runs = runs._replace(rooms=rooms, seconds=np.concatenate([0.0 * runs.seconds, runs.seconds], axis=2))
         fleet = super()._made(stacked(read, rates), spent, runs)
         return replace(

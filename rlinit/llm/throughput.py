@@ -26,6 +26,7 @@ from rlinit.llm.device_costs import DeviceCosts, PoolCosts
 from rlinit.llm.lowering import Settings
 from rlinit.llm.model import LanguageModel
 from rlinit.llm.serving.bounds import ServingBound, best_bound, coverage_bound
+from rlinit.llm.serving.coverage import LONGEST
 from rlinit.llm.serving.fleets import Fleet
 from rlinit.llm.serving.layouts import Route, ServingPlan, Spans, largest_flow, nothing_found, paths_of, search
 from rlinit.plan import OPTIMALITY_TOLERANCE
@@ -35,20 +36,14 @@ __all__ = ["frontier", "plan_serving"]
 _PASSES = 6
 """Lengths of a pass that layouts are found for, each by the same factor longer than the one before."""
 
-_LONGEST = 64.0
-"""Times the shortest pass, beyond which caches hold passes back rather than batches; hops come on top."""
-
 _AROUND = (1.0, 1.6, 1.05, 0.8, 1.05)
 """Times the pass of the best layout so far: lengths without shares."""
 
 _SPEEDS = 4
 """Groups of devices by speed, of which neighbours may serve by themselves."""
 
-_FIRST_SHARE = 0.3
-"""Of the time, for all such parts; the rest is for those that serve most side by side, and for all devices as one."""
-
-_BOUND_SHARE = 0.3
-"""Of the time limit, for the bound by lengths of passes, after the search."""
+_SHARE = 0.3
+"""Of the time: for all such parts, before those that serve most side by side and all devices as one; for the bound."""
 
 _FREE_WEIGHT = 4
 """Of the time of a search without shares, where it is 1 with shares: these mostly find what serves most."""
@@ -123,7 +118,7 @@ def _best(costs: DeviceCosts, max_latency_s: float | None, time_limit_s: float, 
     if not found:
         said = "" if latest == math.inf else f" with passes of at most {latest:g} s"
         return nothing_found(limits, said)
-    proof = best_bound(limits, limits.kinds(), passes_s=_BOUND_SHARE * time_limit_s)[0]
+    proof = best_bound(limits, limits.kinds(), passes_s=_SHARE * time_limit_s)[0]
     best = max(found, key=_rate)
     names = {name: None for plan in found for name in plan.baselines}
     rules = {name: max(plan.baselines.get(name, 0.0) for plan in found) for name in names}
@@ -170,7 +165,7 @@ def _found(
         for start, end in spans
     }
     found: dict[tuple[int, int], list[ServingPlan]] = {span: [] for span in spans}
-    for share in (1.0,) if front or len(groups) == 1 else (_FIRST_SHARE, 1.0 - _FIRST_SHARE):
+    for share in (1.0,) if front or len(groups) == 1 else (_SHARE, 1.0 - _SHARE):
         total = sum(end - start for start, end in spans)
         for start, end in spans:
             limit_s = share * time_limit_s * (end - start) / total
@@ -218,7 +213,7 @@ def _layouts(
     costs: DeviceCosts, max_latency_s: float, time_limit_s: float, seed: int, front: bool
 ) -> Iterator[ServingPlan]:
     """Yield layouts for passes of each length, or those that may serve most; layouts of rules are among them."""
-    longest = _LONGEST * costs.shortest_pass + 2 * len(costs.devices) * costs.hops.max()
+    longest = LONGEST * costs.shortest_pass + 2 * len(costs.devices) * costs.hops.max()
     latest, budget = min(longest, max_latency_s), Budget(time_limit_s)
     lengths = np.unique(np.minimum(np.geomspace(costs.shortest_pass, longest, _PASSES), latest))
     settled: dict[object, ServingPlan] = {}

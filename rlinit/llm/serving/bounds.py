@@ -25,18 +25,14 @@ import numpy as np
 
 from rlinit.arrays import ROUNDING, SAFETY, FloatArray, IntArray
 from rlinit.errors import SolverFailure
+from rlinit.exact.stages.effort import ROUNDS
 from rlinit.llm.serving.coverage import by_passes, by_sizes, span_sizes
 from rlinit.llm.serving.fleets import SINK, SOURCE, Fleet, Kinds
 from rlinit.llm.serving.sweeping import least_covers, used_units
+from rlinit.plan import OPTIMALITY_TOLERANCE
 
 _STEPS, _FINE_STEPS = 1000, 10_000
 """Steps of the grid while prices are looked for, and for the bound that they prove."""
-
-_FINE_BISECTIONS = 12
-"""Of the rate between two steps of the coarse grid, on the fine one."""
-
-_ROUNDS = 200
-"""Knapsacks of a linear program at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +191,7 @@ def priced_bound(
     all_ways, _ = ways_of(kinds, fleet.sizes)
     best, proving, rows = _STEPS, prices, []
     weights = [steps_of(ways.rates, highest / _STEPS, _STEPS) for ways in all_ways]
-    for _ in range(_ROUNDS):
+    for _ in range(ROUNDS):
         tables = [covers_of(ways, counts, prices, steps, _STEPS) for ways, steps in zip(all_ways, weights, strict=True)]
         costs = np.sum([ways.layers * table[-1] for ways, table in zip(all_ways, tables, strict=True)], axis=0)
         reached = int(np.flatnonzero(costs <= 1 + SAFETY).max())
@@ -251,7 +247,7 @@ def _refined(
     """Return the least rate above one that prices refute on the fine grid, or another bound that is no more."""
     high = other.tokens_per_s
     rate = min(high, low + 2 * high / _STEPS)
-    for _ in range(_FINE_BISECTIONS):
+    while high - low > OPTIMALITY_TOLERANCE * other.tokens_per_s:
         costs = 0.0
         for ways in all_ways:
             weights = steps_of(ways.rates, rate / _FINE_STEPS, _FINE_STEPS)

@@ -34,28 +34,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlinit.arrays import ROUNDING, FloatArray, IntArray
+from rlinit.arrays import ROUNDING, SAFETY, FloatArray, IntArray
 from rlinit.budget import Budget
+from rlinit.exact.stages.effort import NARROW
 from rlinit.kernels.compiled import njit
 from rlinit.llm.serving.fleets import Fleet, Kinds
 
 _BISECTIONS = 200
 """Of a rate: what is left of the interval is below a double's rounding."""
 
-_FARTHEST, _NEAR = 5.0, 1e-3
-"""Of the logarithm of a factor that sizes are multiplied by: where it is looked for, and to what."""
+_FARTHEST = 5.0
+"""Of the logarithm of a factor that sizes are multiplied by: where it is looked for."""
 
-_CLASSES, _LONGEST, _MOST = 8, 40.0, 20
-"""Classes of passes at first, the shortest pass times which the last one begins, and classes that are not halved."""
+LONGEST = 64.0
+"""Times the shortest pass, beyond which caches hold passes back rather than batches; classes double up to it."""
 
-_USED, _NARROW = 0.03, 1.03
-"""Share of the flow from which on a class is halved, unless its ends are as close as this."""
-
-_ROUNDS, _CLOSE = 300, 2e-3
-"""Linear programs at most, and how close the value of one is to be to what it proves before classes are halved."""
-
-_DIGITS = 9
-"""Of seconds, by which layers are told apart: sums of floats leave the others open."""
+_MOST = 24
+"""Classes of passes, from which on none is halved; before, those that a fair share of the flow or more goes in are."""
 
 _MOST_COSTLY = 30.0
 """Multipliers at most, in sizes of all layers."""
@@ -270,9 +265,7 @@ def balanced(fleet: Fleet, first: int) -> Fleet:
     def scaled(power: float) -> FloatArray:
         return fleet.sizes * np.where(ahead, math.exp(power), 1.0)
 
-    found = minimize_scalar(
-        lambda power: by_sizes(kinds, scaled(power)), bounds=(-_FARTHEST, _FARTHEST), options={"xatol": _NEAR}
-    )
+    found = minimize_scalar(lambda power: by_sizes(kinds, scaled(power)), bounds=(-_FARTHEST, _FARTHEST))
     return replace(fleet, sizes=scaled(found.x))
 
 
@@ -300,7 +293,7 @@ def best_multipliers(
     shares = _before((np.eye(len(members))[groups] / members).T).T
     rows: list[tuple[int, float, FloatArray, FloatArray]] = []
     proven, least, flow = math.inf, 0.0, np.zeros(len(point))
-    for _ in range(_ROUNDS):
+    while not budget.expired:
         found, total = _multipliers(point, lengths, counts, groups), 0.0
         for kind, one in enumerate(options):
             passed = np.zeros(len(point))
@@ -310,15 +303,13 @@ def best_multipliers(
                 rows.append((kind, one.seconds[at], shares[one.ends[at]] - shares[one.starts[at]], passed))
         if total < proven:
             best, proven = point, total
-        if proven - least <= _CLOSE * proven:
-            halved = (flow > _USED * flow.sum()) & (lengths[:-1] * _NARROW < lengths[1:]) & (lengths[1:] < math.inf)
+        if proven - least <= NARROW * proven:
+            halved = (_MOST * flow > flow.sum()) & (np.diff(lengths) > NARROW * lengths[1:])  # none without end
             if len(flow) >= _MOST or not halved.any():
                 break
             lengths = np.sort([*lengths, *np.sqrt(lengths[:-1] * lengths[1:])[halved]])
             best, behind = np.repeat(best, 1 + halved, axis=0), np.flatnonzero(halved) + 1
             rows = [(*row[:3], np.insert(row[3], behind, 0.0)) for row in rows]
-        if budget.expired:
-            break
         solved = _solved(rows, counts, lengths)
         if solved is None:
             break  # what is proven so far holds
@@ -378,7 +369,7 @@ def by_passes(fleet: Fleet, kinds: Kinds, high: float, time_limit_s: float) -> t
     if runs is None or not 0 < shortest < math.inf or high <= 0:
         return high, {}
     scaled = [one._replace(rates=one.rates / high, rooms=one.rooms / high) for one in options]
-    ends = shortest * np.geomspace(1.0, _LONGEST, _CLASSES)[1:]
+    ends = shortest * 2.0 ** np.arange(1, math.log2(LONGEST))
     lengths = np.array([shortest, *ends[ends < runs.longest_s], runs.longest_s])
     found = best_multipliers(scaled, counts, _alike(runs.seconds), lengths, Budget(time_limit_s))
     rate = largest_covered(scaled, counts, found, 1.0) * high
@@ -393,4 +384,4 @@ def by_passes(fleet: Fleet, kinds: Kinds, high: float, time_limit_s: float) -> t
 def _alike(seconds: FloatArray) -> IntArray:
     """Return (L,) groups of layers that take equally long on every device, but for rounding."""
     rows = seconds.reshape(-1, seconds.shape[-1])
-    return np.unique(np.round(rows / rows.max(axis=1)[:, None], _DIGITS), axis=1, return_inverse=True)[1].reshape(-1)
+    return np.unique(np.round(rows / (SAFETY * rows.max(axis=1)[:, None])), axis=1, return_inverse=True)[1].reshape(-1)

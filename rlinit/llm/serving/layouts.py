@@ -31,6 +31,7 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.errors import InvalidPlan
+from rlinit.exact.stages.effort import NARROW
 from rlinit.files import write_json
 from rlinit.llm.serving.bounds import ServingBound, best_bound, coverage_bound, covers_of, ways_of
 from rlinit.llm.serving.fleets import SINK, SOURCE, Fleet, Kinds, load_fleet
@@ -58,11 +59,8 @@ _STEPS = 2000
 _WAYS, _SPREAD = 7, 0.15
 """Prices that states are ranked by: those of the bound, and some at this standard deviation (of logarithms) around."""
 
-_CLOSE = 1e-3
-"""Relative difference of rates down to which they are bisected."""
-
-_FIRST_STEP, _STEP_GROWTH, _MOST_STEP = 0.01, 2.5, 1e6
-"""How far below the bound the first sweep is, of the bound; by how much the next is further; where that ends."""
+_FIRST_STEP, _STEP_GROWTH = 0.01, 2.5
+"""How far below the bound the first sweep is, of the bound; by how much the next is further."""
 
 _BALANCES = (0.1, 0.03, 0.0)
 """Ranks of what networks lack (`Sweep.balance`): on fleets with links of 5 to 200% of the rate each is best on some."""
@@ -443,7 +441,7 @@ def _searched(
     took_s = 0.0
     for width in _WIDTHS:
         high, step = bound, _FIRST_STEP
-        while high - best.value > _CLOSE * bound and budget.remaining_s > took_s and step < _MOST_STEP:
+        while high - best.value > NARROW * bound and budget.remaining_s > took_s:
             rate = max(0.5 * (best.value + high), bound * (1 - step)) if step < 1 else 0.5 * high
             began = budget.remaining_s
             for balance in balances:

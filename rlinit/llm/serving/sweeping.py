@@ -17,11 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.arrays import SAFETY, FloatArray, IntArray
+from rlinit.arrays import MOST_CELLS, SAFETY, FloatArray, IntArray
 from rlinit.kernels.compiled import njit
-
-_NODES = 1 << 21
-"""Steps of all states that are kept at most; 64 MB."""
 
 _PRIME = np.uint64(1099511628211)
 """Multiplier of the hashes of states, that of Fowler, Noll and Vo."""
@@ -303,7 +300,7 @@ def sweep_spans(sweep: Sweep, width: int) -> IntArray:
     n, ways, goal = sweep.crossing.shape[1], len(sweep.prices), sweep.covers.shape[2] - 1
     shape = (2 * n + 2, max(most + 1, n + 1, kinds))
     fronts = [_new_front(width, shape, ways) for _ in range(num_layers)]
-    nodes, used = np.empty((_NODES, 4), np.int64), 0
+    nodes, used = np.empty((MOST_CELLS // 4, 4), np.int64), 0
     first, costs = np.zeros(shape, np.int32), np.zeros(ways)
     first[2 * n, n] = goal
     first[2 * n + 1, :kinds] = sweep.counts
@@ -319,7 +316,7 @@ def sweep_spans(sweep: Sweep, width: int) -> IntArray:
             for q in range(front.held[0]):
                 used = _expand(sweep, layer, front.states[q], front.costs[q], front.nodes[q], fronts, here, nodes, used)
                 if used < 0:
-                    return _path(nodes, -used - 1) if -used < _NODES else np.empty((0, 3), np.int64)
+                    return _path(nodes, -used - 1) if -used < len(nodes) else np.empty((0, 3), np.int64)
             front = here
     return np.empty((0, 3), np.int64)
 
