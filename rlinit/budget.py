@@ -26,6 +26,12 @@ ROWS_A_LOOK = 256
 UNLIMITED = 1 << 60
 """More work than any clock allows."""
 
+SIDE_SHARE = 0.3
+"""Of the time left, what something may take that is looked at beside the search or before it."""
+
+LEAST_SHARE, MEMORY = 0.1, 0.8
+"""Of all work, what each of several ways to get on gets at least; what counts of gains and work, a turn later."""
+
 
 class Budget:
     """A wall-clock limit shared by the phases of one solve; Ctrl-C and callers end it early with `cancel`.
@@ -288,7 +294,7 @@ class WorkShares:
 
     __slots__ = ("_all", "_gain", "_least", "_memory", "_work")
 
-    def __init__(self, ways: int, least: float, memory: float = 1.0) -> None:
+    def __init__(self, ways: int, least: float = LEAST_SHARE, memory: float = MEMORY) -> None:
         self._least, self._memory = least, memory
         self._gain, self._work, self._all = [0.0] * ways, [0.0] * ways, [0.0] * ways
 

@@ -184,7 +184,7 @@ def _program_bound(problem: PlacementProblem, upper: float, pool: CutPool, secon
     """Return the bound of the linear program after some seconds; its rows are left in the pool."""
     joined = registry.JoinedBound(problem, upper, Budget(), with_chain=False)
     joined._pool = pool
-    with patch.object(registry, "_ROUNDS", _MOST_ROUNDS):
+    with patch.object(registry, "PASSES", _MOST_ROUNDS):
         joined._relax(Budget(seconds))
     return joined.bound_s
 

@@ -5,20 +5,8 @@ from __future__ import annotations
 FEW_IDEALS = 50_000
 """Up to here the dynamic program over ideals is the cheapest proof there is, so it runs before other bounds."""
 
-QUOTA = 4_000_000
-"""Pairs of ideals, or as much compiled work, between looks at the budget: 20 to 100 ms."""
-
-ROUNDS = 100
-"""Sets of prices or weights, each from the loads that the ones before brought up, that are tried at most."""
-
-CLOSE = 1e-7
-"""Relative distance of value and bound at which a search ends."""
-
 NARROW = 1e-3
 """An interval that holds a threshold is not halved any more where it is this share of its upper end."""
-
-MORE = 4
-"""A try that its limit cut short is followed by one of so many times that limit."""
 
 PREPARATION = 0.05
 """Share of the time left that what makes a search or a bound better may take before it."""

@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from rlinit.budget import Budget
+from rlinit.budget import SIDE_SHARE, Budget
 from rlinit.comparison.baselines import OUT_OF_TIME, Baseline
 from rlinit.errors import RlinitError
 from rlinit.exact.stages.groups.search import (
@@ -33,7 +33,7 @@ from rlinit.limits import check_number
 from rlinit.plan import Exchange, GroupRules
 from rlinit.solving.common.incumbent import Incumbent
 from rlinit.solving.common.options import SolveOptions, groups_devices
-from rlinit.solving.phases import SIDE_SHARE, Condition, Form, Kind, Phase, Strategy
+from rlinit.solving.phases import Condition, Form, Kind, Phase, Strategy
 from rlinit.solving.plans import Request
 from rlinit.stages.groups.lowering import lower_groups
 from rlinit.stages.groups.plan_fields import group_parts

@@ -18,9 +18,6 @@ from rlinit.solving.common.incumbent import Incumbent
 from rlinit.solving.common.options import SolveOptions, groups_devices, places_ops, splits_devices, unknown_bound
 from rlinit.solving.plans import Request, Solved, checkpointed
 
-SIDE_SHARE = 0.3
-"""Of the time left, what something may take that is looked at beside the search or before it."""
-
 
 class Search(Protocol):
     """What phases share: at least the best schedule and bound so far, and what they began from."""

@@ -14,7 +14,7 @@ import numpy as np
 from rlinit.agent.latency_selection import choose_for_latency, leaves_choice
 from rlinit.agent.placements.agent import FAR, NEAR, Lookahead, decode_placement
 from rlinit.arrays import IntArray
-from rlinit.budget import UNLIMITED
+from rlinit.budget import SIDE_SHARE, UNLIMITED
 from rlinit.exact.placements.split.batched import solve_split_batched
 from rlinit.exact.placements.split.bounds import guarantee
 from rlinit.exact.placements.split.load_splits import load_placement
@@ -27,7 +27,6 @@ from rlinit.heuristics.placements.memory.peak_relief import best_of_all
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.solving.common.incumbent import PlacementIncumbent
 from rlinit.solving.common.options import SEED_STRIDE, SolveOptions
-from rlinit.solving.phases import SIDE_SHARE
 
 _STARTS = ("heft", "segments")
 """Heuristics of milliseconds that the search begins from, the best of them; segments where memory binds."""
@@ -36,10 +35,6 @@ NOTHING_FITS = "no placement respects memory, groups, exclusions and links toget
 
 _SPLIT_OPS = 3_000
 """Ops up to which the blocks of a graph are solved on their own."""
-
-_START_SHARE = 0.2
-"""Of the time left, what the agent may take, and one heuristic that counts more and more of the sum of tensors: else
-search is ahead of them."""
 
 FIRST_MOVES = 30_000
 """Moves of the search before the first bound by linear programs: 10 to 40 ms."""
@@ -210,7 +205,7 @@ def _by_levels(search: PlacementSearch, peak: PeakMemory, name: str, alone: bool
             break
         if not alone:
             _open(search)
-        peak.slow = incumbent.budget.elapsed_s - began > _START_SHARE * incumbent.budget.remaining_s
+        peak.slow = incumbent.budget.elapsed_s - began > SIDE_SHARE * incumbent.budget.remaining_s
         if incumbent.finished or peak.slow:
             break
 
@@ -251,7 +246,7 @@ def auto_agent(search: PlacementSearch) -> None:
     before = search.origin
     left_s = search.incumbent.budget.remaining_s
     for ahead in (FAR, NEAR):
-        in_time = left_s >= max(ahead.left_s, ahead.seconds(search.problem) / _START_SHARE)
+        in_time = left_s >= max(ahead.left_s, ahead.seconds(search.problem) / SIDE_SHARE)
         if in_time and (ahead is FAR or leaves_choice(search.problem)):
             learned(search, ahead)
             break

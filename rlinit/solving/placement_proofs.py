@@ -7,8 +7,9 @@ import itertools
 
 import numpy as np
 
-from rlinit.budget import WorkShares
+from rlinit.budget import SIDE_SHARE, WATCH_S, WorkShares
 from rlinit.errors import RlinitError
+from rlinit.exact.effort import CHOICES
 from rlinit.exact.placements.bounds.destructive import DestructiveSearch
 from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS, JoinedBound
 from rlinit.exact.placements.constraint.solve import solve_constraints
@@ -30,14 +31,8 @@ MAX_CONSTRAINT_OPS = 300
 _TURN_SHARE, _LEAST_TURN_S = 0.12, 0.5
 """Of the time left, what a turn of search or proof takes, and seconds that it may take in any case."""
 
-_IDLE_S, _IDLE_TURNS = 0.01, 20
-"""Seconds below which a turn did nothing, and turns of that kind after which no more are made."""
-
-_LEAST_SHARE, _MEMORY = 0.3, 0.7
-"""Of all turns' time, what search and proof get at least each; what counts of gains and time, a turn later."""
-
-_TRIAL_CHOICES = 500
-"""Choices of devices and orders between two looks at what trials found."""
+_IDLE_TURNS = 20
+"""Turns between two looks at the clock, without a gain, after which no more are made."""
 
 
 def trials(search: PlacementSearch) -> None:
@@ -51,7 +46,7 @@ def trials(search: PlacementSearch) -> None:
         if incumbent.bounds is not None:
             trying.raise_bound(incumbent.bounds[0])
         while not (incumbent.finished or trying.exhausted or trying.nodes >= search.limits.trial_choices):
-            trying.run(_TRIAL_CHOICES, incumbent.budget)
+            trying.run(CHOICES, incumbent.budget)
             if trying.standing is not None:
                 incumbent.offer(placement_of(problem, *trying.standing), "destructive")
                 trying.standing = None
@@ -171,7 +166,7 @@ def by_turns(search: PlacementSearch) -> None:
         return max(0.0, 1.0 - joined.chain_s / bound) if bound > 0.0 else 0.0
 
     ways = (prove, improve)
-    shares = WorkShares(len(ways), _LEAST_SHARE, _MEMORY)
+    shares = WorkShares(len(ways), SIDE_SHARE)
     idle, catching_up = 0, False
     while not incumbent.finished and idle < _IDLE_TURNS:
         way = ways.index(prove) if catching_up else shares.choose()
@@ -182,7 +177,7 @@ def by_turns(search: PlacementSearch) -> None:
         gain, caught_up = max(0.0, gap - incumbent.gap), deficit - behind()
         time_to_go = _FIRST_SHARE * incumbent.budget.remaining_s
         catching_up = behind() > 0.0 and caught_up * time_to_go > behind() * seconds
-        idle = idle + 1 if seconds < _IDLE_S and gain == 0.0 else 0
+        idle = idle + 1 if seconds < WATCH_S and gain == 0.0 else 0
         shares.reward(way, gain, max(seconds, _LEAST_TURN_S))
 
 

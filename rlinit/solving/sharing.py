@@ -26,7 +26,7 @@ from itertools import combinations, product
 import numpy as np
 
 from rlinit.arrays import ROUNDING
-from rlinit.budget import Budget
+from rlinit.budget import SIDE_SHARE, Budget
 from rlinit.checker import verify
 from rlinit.checker.compatibility import figures_of
 from rlinit.coarsening.tied_parameters import Together, arranged, cases_of, has_tied, joined, relaxed
@@ -38,7 +38,7 @@ from rlinit.hardware import Hardware
 from rlinit.plan import DeviceUse, HistoryEntry, Plan, Status, is_closed
 from rlinit.solving.common.incumbent import Progress
 from rlinit.solving.common.options import places_ops, shares
-from rlinit.solving.phases import SIDE_SHARE, bound, solve
+from rlinit.solving.phases import bound, solve
 from rlinit.solving.plans import Request, Solved, checked_plan, resumed
 from rlinit.stages.lowering import lower_stages
 from rlinit.stages.problem import Value

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rlinit.exact.effort import PROGRAM_SIZE
 from rlinit.exact.stages.bounds.anchored_cut import anchored_cut_bound
 from rlinit.exact.stages.bounds.blocks import guess_bound
 from rlinit.exact.stages.bounds.convex_cover import MOST_COVERED, ConvexCover, convex_cover_bound
@@ -21,8 +22,8 @@ from rlinit.stages.problem import Value
 
 NOTHING_FITS = "no assignment respects precedence, memory and exclusions together"
 
-MOST_PLACES = 40_000
-"""Nodes times stages of a problem that is given to SCIP at most; beyond, its first relaxation takes minutes."""
+MOST_PLACES = PROGRAM_SIZE
+"""Nodes times stages of a problem that is given to SCIP at most."""
 
 PROGRAM_NODES = 2_000
 """Branch-and-bound nodes of a program on SCIP where no time limit is set, so that runs repeat."""

@@ -33,33 +33,25 @@ import numpy as np
 
 from rlinit.arrays import MOST_CELLS, SAFETY, BoolArray, FloatArray, IntArray
 from rlinit.budget import WATCH_S, Budget
+from rlinit.exact.effort import CHOICES, CLOSE, ENDS, MORE, PASSES, QUOTA
 from rlinit.exact.placements.analysis.batches import DataFlow, data_flow
 from rlinit.exact.placements.analysis.reachability import in_words, reachability
 from rlinit.exact.placements.analysis.rounding import makespan_quantum
 from rlinit.exact.placements.analysis.symmetry import alike_devices
 from rlinit.exact.placements.analysis.time_windows import close_groups, latest_end, possible_batches
-from rlinit.exact.placements.bounds.destructive_branching import STANDS, STOPPED, branch, new_stack
-from rlinit.exact.placements.bounds.destructive_kernel import CHANGED, ENERGY_WORK, REFUTED, Trial
+from rlinit.exact.placements.bounds.destructive_branching import branch, new_stack
+from rlinit.exact.placements.bounds.destructive_kernel import CHANGED, REFUTED, STANDS, STOPPED, Trial
 from rlinit.exact.placements.bounds.load import load_lagrangian
 from rlinit.exact.solvers.quantum import round_up
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import PlacementProblem
 from rlinit.plan import OPTIMALITY_TOLERANCE
 
-_ROUNDS = 12
-"""Most rounds of propagation before branching."""
+_FIRST_STEP = 0.02
+"""Of the largest trial: how far above the bound one is at first."""
 
-_ENDS, _LAGS_ENDS = 64, 24
-"""Most ends of intervals on each side in a round; where lags are known, which say most, problems are large."""
-
-_FIRST_NODES, _MORE = 200, 4
-"""Choices looked at in a trial at first, and what that grows by when even close trials stop."""
-
-_FIRST_STEP, _LAST_STEP = 0.02, 0.004
-"""Of the largest trial: how far above the bound one is at first; how close before it gets more nodes instead."""
-
-_CLOSE = 1e-7
-"""Trials closer than this part of the largest are one: well below the 1e-6 of optimal plans, as segments add up."""
+_LAST_STEP = _FIRST_STEP / MORE
+"""How close before it gets more choices instead."""
 
 _OF_QUANTUM = 1e-3
 """Part of a quantum by which a multiple may be off: three times 0.2 is more than 0.6, and is not tried again."""
@@ -141,7 +133,7 @@ class DestructiveSearch:
             if limit is not None:
                 self._try(limit, budget)
             elif self._quota == 0:
-                self._quota, self._step = _FIRST_NODES, _FIRST_STEP
+                self._quota, self._step = CHOICES, _FIRST_STEP
             else:
                 self.exhausted = True
         return self.bound_s
@@ -166,7 +158,7 @@ class DestructiveSearch:
         if self._quantum > 0.0:
             least, most = round(low / self._quantum), math.ceil(high / self._quantum - _OF_QUANTUM) - 1
             return None if most < least else self._quantum * min(max(least, limit // self._quantum), most)
-        return None if high - low <= _CLOSE * self._top else limit
+        return None if high - low <= CLOSE * self._top else limit
 
     def _try(self, limit: float, budget: Budget) -> None:
         """Try to refute a limit and take what comes of it."""
@@ -182,14 +174,14 @@ class DestructiveSearch:
             self._hard = limit
             self._step *= 0.5
             if self._step < _LAST_STEP:
-                self._quota, self._step = self._quota * _MORE, _FIRST_STEP
+                self._quota, self._step = self._quota * MORE, _FIRST_STEP
 
     def _answer(self, limit: float, budget: Budget) -> int:
         """Return `REFUTED`, `STANDS` or `STOPPED` for a limit."""
         n, d = self._able.shape
         most = min(n + n * n // 4, max(2, 8 * MOST_CELLS // max(1, 17 * n * d)))
         trial, stack = self._prepared(budget), new_stack(self._able, most if self._quota > 0 else 0)
-        for _ in range(_ROUNDS):
+        for _ in range(PASSES):
             state, _ = branch(self._flow, trial, stack, limit, 0)
             if state != CHANGED or budget.expired:
                 break
@@ -236,7 +228,6 @@ class DestructiveSearch:
                 self.raise_bound(loads.bound_s)
             none = (np.zeros((0, 2), np.int64), np.zeros((0, d, d)))
             lag_ends, lag_s = self._lags or none
-            ends = _ENDS if self._lags is None else _LAGS_ENDS
             self._trial = Trial(
                 least=problem.op_time_s,
                 weight=self.weight,
@@ -247,7 +238,7 @@ class DestructiveSearch:
                 held=problem.weight_bytes + problem.shard_bytes,
                 capacity=problem.capacity_bytes * CAPACITY_SLACK,
                 kind=_kinds(problem),
-                most_ends=max(1, min(ends, math.isqrt(2 * ENERGY_WORK // max(1, n * d)))),
+                most_ends=max(1, min(ENDS, math.isqrt(2 * QUOTA // max(1, n * d)))),
                 lag_ends=lag_ends,
                 lag_s=lag_s,
             )

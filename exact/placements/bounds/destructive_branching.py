@@ -8,11 +8,8 @@ import numpy as np
 
 from rlinit.arrays import ROUNDING, BoolArray, FloatArray, IntArray
 from rlinit.exact.placements.analysis.batches import DataFlow
-from rlinit.exact.placements.bounds.destructive_kernel import REFUTED, Trial, is_before, tighten
+from rlinit.exact.placements.bounds.destructive_kernel import REFUTED, STANDS, STOPPED, Trial, is_before, tighten
 from rlinit.kernels.compiled import njit
-
-STANDS, STOPPED = 3, 4
-"""What a search comes to where it does not refute a limit: some choice stands, or it was stopped."""
 
 
 class Stack(NamedTuple):

@@ -11,20 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rlinit.arrays import ROUNDING, BoolArray, FloatArray, IntArray
+from rlinit.arrays import NOTABLE, ROUNDING, BoolArray, FloatArray, IntArray
+from rlinit.exact.effort import QUOTA
 from rlinit.exact.placements.analysis.batches import DataFlow
 from rlinit.exact.placements.analysis.open_propagation import carry_open
 from rlinit.kernels.compiled import njit
 
-SETTLED, REFUTED, CHANGED = 0, 1, 2
-"""What a round of propagation comes to."""
-
-ENERGY_WORK = 8_000_000
-"""Overlaps of ops with intervals in a round, about: of single devices, and of all together; as many pairs of ops are
-put in order at most."""
-
-_NOTABLE = 1e-3
-"""Part of the trial by which a head or tail has to rise for windows to be looked at once more."""
+SETTLED, REFUTED, CHANGED, STANDS, STOPPED = 0, 1, 2, 3, 4
+"""What a round of propagation comes to, or a search that does not refute: some choice stands, or it was stopped."""
 
 
 class Trial(NamedTuple):
@@ -326,7 +320,7 @@ def _one_device(
     -1 if they do not fit themselves, else how many windows and devices changed.
     """
     only, free = _of_device(i, able, least)
-    work = ENERGY_WORK // able.shape[1]
+    work = QUOTA // able.shape[1]
     changed = order_ops(only, i, least, head, tail, limit, work)
     if changed < 0:
         return -1
@@ -454,8 +448,8 @@ def tighten(
             return REFUTED
     changed = False
     if len(trial.ancestors) > 0:
-        changed |= _lift(trial.ancestors, able, trial.weight, least, head, _NOTABLE * limit)
-        changed |= _lift(trial.descendants, able, trial.weight, least, tail, _NOTABLE * limit)
+        changed |= _lift(trial.ancestors, able, trial.weight, least, head, NOTABLE * limit)
+        changed |= _lift(trial.descendants, able, trial.weight, least, tail, NOTABLE * limit)
     for i in range(d):
         fell = _one_device(i, able, least, head, tail, group, limit)
         if fell < 0:

@@ -38,15 +38,13 @@ import numpy as np
 
 from rlinit.arrays import SAFETY, FloatArray, IntArray
 from rlinit.budget import Budget
+from rlinit.exact.effort import QUOTA
 from rlinit.exact.placements.analysis.reachability import reachable_sums
 from rlinit.exact.placements.analysis.time_windows import ShardWindows, latest_end
 from rlinit.exact.placements.bounds.flow_kernel import EDGE, HEAD, LOAD, TAIL, FlowArrays, FlowState, ascend
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.kernels.compiled import njit
 from rlinit.placements.problem import PlacementProblem
-
-_ROUNDS_A_LOOK = 2_000_000
-"""Arcs and entries that are passed between looks at the budget: some 10 ms."""
 
 _POINTS = 512
 """Ops of the chain at most."""
@@ -133,7 +131,7 @@ class FlowBound:
         """
         a = self.arrays
         work = len(a.target) * 3 + len(a.inside) * 2 * len(a.capacity) + a.time.size * 4 + a.cost.size
-        chunk = max(1, _ROUNDS_A_LOOK // work)
+        chunk = max(1, QUOTA // work)
         left = rounds
         while left > 0 and not budget.expired:
             now = min(chunk, left)

@@ -21,11 +21,9 @@ from scipy.optimize import linprog
 
 from rlinit.arrays import ROUNDING, FloatArray, IntArray
 from rlinit.budget import Budget
+from rlinit.exact.effort import ROUNDS
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import PlacementProblem
-
-_ROUNDS = 60
-"""Steps of the multipliers at most."""
 
 _CLOSE = 1e-5
 """Relative gain that is not worth another step."""
@@ -96,7 +94,7 @@ def _cutting_planes(problem: PlacementProblem, allowed: NDArray[np.bool_], budge
     best = LoadBound(0.0, weight, priced)
     most = max(float(np.where(useful, seconds[:, :, 1:], 0.0).max(axis=(1, 2)).sum()), 1e-300)
     rows: list[FloatArray] = []
-    for _ in range(_ROUNDS):
+    for _ in range(ROUNDS):
         with np.errstate(invalid="ignore"):
             cost = np.where(np.isfinite(seconds), seconds * weight[:, None], np.inf)
         cost[:, capped] += penalty[:, None] * held

@@ -28,7 +28,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from rlinit.arrays import MOST_CELLS, ROUNDING, BoolArray, FloatArray
-from rlinit.budget import UNLIMITED, WATCH_S, Budget
+from rlinit.budget import SIDE_SHARE, UNLIMITED, WATCH_S, Budget
+from rlinit.exact.effort import CHOICES, PASSES, PROGRAM_SIZE
 from rlinit.exact.placements.analysis.chains import best_chain
 from rlinit.exact.placements.analysis.reachability import reachability, reachable_sums
 from rlinit.exact.placements.analysis.time_windows import ShardWindows, latest_end, possible_batches, shard_windows
@@ -41,10 +42,6 @@ from rlinit.kernels.placements.list_scheduling import upward_rank
 from rlinit.placements.problem import PlacementProblem
 from rlinit.plan import OPTIMALITY_TOLERANCE
 
-_ROUNDS = 8
-"""Of rows, violated by the point before, that are added to the relaxation."""
-_LP_SIZE = 40_000
-"""Ops times devices of the largest relaxation."""
 _WINDOW_S = 2.5e-7  # Seconds that a window takes for each edge and device.
 _LP_ENTRY_S = 1e-4  # Seconds that a relaxation takes for each op and device, in which HiGHS hardly looks at the clock.
 _SIMPLEX_OPS = 100
@@ -56,16 +53,9 @@ _CHOICES = 40_000
 _CHAINS = ((40, 1.0), (60, 0.25), (100, 0.25))
 """Most ops between neighbours, and what a further op must gain: the first for which there are chains. Longer segments
 come of shorter ones by themselves."""
-_TRIED, _LOOKS, _LOOK_WORK, _LOOK_S = 2, 5, 400, 0.2
-"""Chains of which that goes on which proves most after so many looks, each of so much work or, where a clock ends the
+_TRIED, _LOOKS, _LOOK_S = 2, 5, 0.2
+"""Chains of which that goes on which proves most after so many looks, each of some choices or, where a clock ends the
 search, so many seconds: cells of 43 ops need segments of 60, those of 30 are better bounded in segments of 40."""
-_FIRST_SHARE, _CHAIN_SHARE, _BEHIND_SHARE = 0.25, 0.9, 0.4
-"""Of what is left of the budget: for the relaxation, and then for what paths prove of every segment and pair of
-devices, before the chain; for the chain; and for a chain that is behind."""
-_TURNS = 3
-"""Turns of chain and relaxation."""
-_OUT_OF_REACH = 1.0 + OPTIMALITY_TOLERANCE
-"""Times the latest end of any schedule: a bound above it proves that there is none."""
 
 
 class PlacementBound(Protocol):
@@ -225,7 +215,7 @@ def flow_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Budg
         return upper
     ascent = FlowBound(problem, first.window, first.weight)
     bound = max(first.bound_s, ascent.run(_FLOW_ROUNDS, limited))
-    return upper if bound > latest_end(problem, first.window.allowed) * _OUT_OF_REACH else min(bound, upper)
+    return upper if _out_of_reach(bound, latest_end(problem, first.window.allowed)) else min(bound, upper)
 
 
 def relaxation_bound(problem: PlacementProblem, *, upper: float = np.inf, budget: Budget | None = None) -> float:
@@ -312,8 +302,9 @@ def _with_relaxation(problem: PlacementProblem, upper: float, budget: Budget | N
     """Return the best of `around`, of the relaxation, and of the relaxation with the gaps of a chain."""
     limited = budget or Budget()
     joined = JoinedBound(problem, upper, limited, with_chain=with_chain)
-    for _ in range(_TURNS if with_chain and limited.remaining_s < np.inf else 1):
-        joined.run(limited)
+    before, timed = joined.bound_s, limited.remaining_s < np.inf
+    while joined.run(limited) > before and with_chain and timed:
+        before = joined.bound_s
     return joined.bound_s
 
 
@@ -360,7 +351,7 @@ class JoinedBound:
             return self.bound_s
         if not self._begun:
             self._begun = True
-            share = budget.share(budget.remaining_s * _FIRST_SHARE) if self._with_chain else budget
+            share = budget.share(budget.remaining_s * SIDE_SHARE) if self._with_chain else budget
             self._relax(share)
             if self._with_chain and self.bound_s < self._upper:
                 self._chain = _chain(self._problem, self._window, self._upper, budget)
@@ -368,7 +359,7 @@ class JoinedBound:
             return self.bound_s
         # Where the chain is behind, too much of the problem is beside it to catch up soon.
         ahead = self._chain.bound_s >= self.bound_s
-        share = budget.share(budget.remaining_s * (_CHAIN_SHARE if ahead else _BEHIND_SHARE))
+        share = budget.share(budget.remaining_s * (1.0 - SIDE_SHARE if ahead else SIDE_SHARE))
         counted = budget.remaining_s == np.inf  # Where no clock ends it, work does.
         self._raise(self._chain.run(_CHOICES if counted else UNLIMITED, share))
         if self.bound_s < self._upper:
@@ -380,22 +371,27 @@ class JoinedBound:
         problem, window = self._problem, self._window
         n = problem.num_ops
         size = n * problem.num_devices * problem.num_shards
-        if window is None or not n or size > _LP_SIZE or budget.remaining_s < _LP_ENTRY_S * size:
+        if window is None or not n or size > PROGRAM_SIZE or budget.remaining_s < _LP_ENTRY_S * size:
             return
         reach = reachability(problem.order, problem.succ_indptr, problem.succ) if n * n <= MOST_CELLS else None
         horizon = latest_end(problem, window.allowed)
         gaps = () if self._chain is None else self._chain.gaps
         program = PlacementLP(problem, window, horizon, reach, self._pool, gaps=gaps, like=self._program)
         self._program = program
-        for _ in range(_ROUNDS):
+        for _ in range(PASSES):
             bound = program.solve(budget.remaining_s, interior=n > _SIMPLEX_OPS)
             program.forget_slack()
-            self._raise(np.inf if bound > horizon * _OUT_OF_REACH else bound)
+            self._raise(np.inf if _out_of_reach(bound, horizon) else bound)
             if self.bound_s >= self._upper or budget.expired or program.separate(budget) == 0:
                 break
 
     def _raise(self, bound: float) -> None:
         self.bound_s = max(self.bound_s, min(bound, self._upper))
+
+
+def _out_of_reach(bound: float, latest_end_s: float) -> bool:
+    """Return whether a bound is above the latest end of any schedule, so that there is none."""
+    return bound > latest_end_s * (1.0 + OPTIMALITY_TOLERANCE)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -413,7 +409,7 @@ def _start(problem: PlacementProblem, upper: float, budget: Budget) -> _Start | 
     if window is None:
         return None
     loads = load_lagrangian(problem, window.allowed, budget)
-    if loads.bound_s > latest_end(problem, window.allowed) * _OUT_OF_REACH:
+    if _out_of_reach(loads.bound_s, latest_end(problem, window.allowed)):
         return None
     return _Start(window, loads.weight, max(window.floor_s, loads.bound_s))
 
@@ -429,7 +425,7 @@ def _chain(problem: PlacementProblem, window: ShardWindows, upper: float, budget
         chain = best_chain(problem, reach, least, span, gain, budget) if len(found) < _TRIED else []
         if chain and chain not in found:
             found.append(chain)
-    tables = budget.share(_FIRST_SHARE * budget.remaining_s)
+    tables = budget.share(SIDE_SHARE * budget.remaining_s)
     return _BestChain([ChainBound(problem, window, chain, upper, tables) for chain in found]) if found else None
 
 
@@ -461,7 +457,7 @@ class _BestChain:
         """
         timed = budget.remaining_s < np.inf
         while self._looks and not budget.expired:
-            self._looks.pop().run(_LOOK_WORK, budget.share(_LOOK_S) if timed else budget)
+            self._looks.pop().run(CHOICES, budget.share(_LOOK_S) if timed else budget)
             if not self._looks:
                 self._chains = [max(self._chains, key=lambda chain: chain.bound_s)]
         return self.bound_s if self._looks else self._chains[0].run(work, budget)

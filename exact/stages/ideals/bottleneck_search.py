@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import ROUNDING, FloatArray, IntArray
 from rlinit.budget import Budget, reserve
-from rlinit.exact.stages.effort import QUOTA
+from rlinit.exact.effort import QUOTA
 from rlinit.exact.stages.ideals.chain_order import ChainOrder
 from rlinit.exact.stages.ideals.enumeration import Ideals
 from rlinit.exact.stages.ideals.passes import Fillings, StageRates, Sums, bottleneck_pass

@@ -12,7 +12,7 @@ from scipy.optimize import linprog
 
 from rlinit.arrays import NOTABLE, SAFETY, FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.exact.stages.effort import ROUNDS
+from rlinit.exact.effort import ROUNDS
 from rlinit.kernels.compiled import njit
 from rlinit.stages.problem import StageProblem, whole_cost
 from rlinit.stages.states import LABEL_CAP, StageStates, num_counted

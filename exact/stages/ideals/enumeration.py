@@ -16,7 +16,7 @@ from scipy.sparse.csgraph import connected_components
 
 from rlinit.arrays import IntArray, NodeArray
 from rlinit.budget import Budget, memory_left, reserve
-from rlinit.exact.stages.effort import MORE
+from rlinit.exact.effort import MORE
 from rlinit.exact.stages.ideals.node_merging import MergedProblem, merge_weightless
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.stages.arrays import Precedence

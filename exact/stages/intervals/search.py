@@ -8,8 +8,8 @@ import numpy as np
 
 from rlinit.arrays import ROUNDING, FloatArray, inverse_of
 from rlinit.budget import Budget, reserve
+from rlinit.exact.effort import CLOSE, MORE
 from rlinit.exact.stages.bounds.simple import simple_bound
-from rlinit.exact.stages.effort import CLOSE, MORE
 from rlinit.exact.stages.ideals.bottleneck_search import run_by_quota
 from rlinit.exact.stages.ideals.node_merging import merge_weightless
 from rlinit.exact.stages.intervals.cover import Cover, Lattice, undecided

@@ -44,9 +44,6 @@ _PASS_SHARE = 0.2
 _STEPS = (250, 4_000)
 """Fewest and most steps of a search along critical paths; doubled while it finds nothing better."""
 
-_LEAST_SHARE, _MEMORY = 0.08, 0.8
-"""Of all work, what each way to search gets at least; what counts of gains and work, a turn later."""
-
 _TIMELINE_COST = 30
 """Moves in windows that take about the time of one whole timeline."""
 
@@ -234,7 +231,7 @@ class _Search:
         self._moved: _Windows | None = None
         if self._groups:
             self._ways.append(self._from_moved_group)
-        self._shares = WorkShares(len(self._ways), _LEAST_SHARE, _MEMORY)
+        self._shares = WorkShares(len(self._ways))
         self.rate = _FIRST_RATE
 
     def _value_of(self, tried: Placement) -> float:
