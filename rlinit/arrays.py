@@ -29,6 +29,9 @@ Floats = NDArray[Any]
 ROUNDING = 1e-12
 """Relative difference of two sums of some thousand floats that is put down to the order of their terms."""
 
+UNIT_ROUNDING = 4e-15
+"""Relative error of one operation on floats, with room: some units in the last place."""
+
 SAFETY = 1e-9
 """Relative discount of a bound, or room of a limit, that covers the rounding of millions of operations on floats."""
 

@@ -17,8 +17,18 @@ LARGEST = 1e30
 LARGEST_BATCH = 2**31 - 1
 """Largest batch size."""
 
+LARGEST_COUNT = 2**53
+"""Counts up to here are exact as floats."""
+
 MAX_DEVICES = 2048
 """Devices of one hardware: tables of every pair of them stay small."""
+
+MOST_SHARDS, FEW_SHARDS = 16, 4
+"""Most shards of inputs where a device takes batches of any size, on small and on large graphs (DIVIML,
+Table 4: batches of L/4, L/2, 3L/4 and L)."""
+
+MANY_TIMES = 500_000
+"""Times of ops on devices for all numbers of shards, beyond which a graph is large."""
 
 MAX_NESTING = 100
 """Lists or calls within each other that a file may have: far below where Python's recursion ends."""

@@ -9,15 +9,12 @@ import numpy as np
 import scipy.sparse
 from scipy.optimize import linprog
 
-from rlinit.arrays import FloatArray
+from rlinit.arrays import UNIT_ROUNDING, FloatArray
 from rlinit.budget import reserve
 from rlinit.errors import SolverFailure
 
-_ROUNDING = 4e-15
-"""Relative error of a term, some units in the last place, that the bound is lowered by."""
-
-_BYTES = 200
-"""Bytes that HiGHS takes for each entry and each variable of a linear program, its factors among them."""
+ENTRY_BYTES = 500
+"""Bytes that a solver takes for each entry of a program at most, as it is, presolved and factorized."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,7 +84,7 @@ class LinearProgram:
             return LinearSolution(None, None, None, -np.inf)
         self._check_finite()
         entries = self.at_most.nnz + self.equal.nnz
-        reserve(_BYTES * (entries + len(self.cost)), f"a linear program of {entries:,} entries")
+        reserve(ENTRY_BYTES * (entries + len(self.cost)), f"a linear program of {entries:,} entries")
         some = len(self.value) > 0
         rows: dict[str, Any] = {"A_eq": self.equal, "b_eq": self.value} if some else {}
         box: Any = np.column_stack([self.low, self.high])
@@ -136,5 +133,5 @@ class LinearProgram:
         # Terms that went into the reduced costs, each at the largest value of its variable.
         extent = np.maximum(np.abs(self.low), np.abs(self.high))
         terms = np.abs(self.cost) - abs(self.at_most).T @ at_most_dual + abs(self.equal).T @ np.abs(equal_dual)
-        rounding = _ROUNDING * (np.abs(constants).sum() + float(terms @ extent))
+        rounding = UNIT_ROUNDING * (np.abs(constants).sum() + float(terms @ extent))
         return float(constants.sum() + ends.sum() - rounding)

@@ -8,9 +8,7 @@ from fractions import Fraction
 import numpy as np
 
 from rlinit.arrays import FloatArray
-
-_MOST_MULTIPLES = 2**53
-"""Multiples up to which sums of floats are exact."""
+from rlinit.limits import LARGEST_COUNT
 
 _SUM_ROUNDING = Fraction(1, 10**6)
 """Relative room for the rounding of the sum of all values."""
@@ -49,7 +47,7 @@ def exact_quantum(values: FloatArray) -> float:
     twos = whole & -whole
     power = int((np.log2(twos).astype(np.int64) + exponent).min()) - 53
     quantum = int(np.gcd.reduce(whole // twos)) * Fraction(2) ** power
-    return 0.0 if Fraction(total) * (1 + _SUM_ROUNDING) >= quantum * _MOST_MULTIPLES else float(quantum)
+    return 0.0 if Fraction(total) * (1 + _SUM_ROUNDING) >= quantum * LARGEST_COUNT else float(quantum)
 
 
 def round_up(bound: float, quantum: float) -> float:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pyscipopt import Eventhdlr, Model
+from pyscipopt import SCIP_STAGE, Eventhdlr, Model
 from pyscipopt.scip import PY_SCIP_EVENTTYPE as EVENT
 from pyscipopt.scip import PY_SCIP_PARAMSETTING as SETTING
 from pyscipopt.scip import Expr, ExprCons, Term
@@ -25,6 +25,7 @@ from rlinit.arrays import FloatArray
 from rlinit.budget import ROWS_A_LOOK, WATCH_S, Budget, memory_left, reserve
 from rlinit.errors import OutOfMemory, SolverFailure
 from rlinit.exact.solvers.linear_model import LinearModel
+from rlinit.exact.solvers.lp_dual_bound import ENTRY_BYTES
 
 _INFINITY = 1e20
 """What SCIP takes for infinite; it refuses coefficients of that size, and ignores sides and bounds of it."""
@@ -44,12 +45,6 @@ BOUND_SAFETY = 2.5e-7
 
 RESOLUTION = 10.0 * _FEASIBILITY_TOLERANCE
 """Units of a program that a dual bound may be wrong by, however small it is: ten times the tolerance of its rows."""
-
-_MEMORY_LIMIT_MB = 8192.0
-"""Of a solve, however much memory is free."""
-
-_BYTES = 500
-"""Bytes of an entry of a row in SCIP, as it is and presolved."""
 
 
 class Status(Enum):
@@ -216,7 +211,7 @@ def _check_magnitudes(linear: LinearModel) -> None:
 def _build(linear: LinearModel, settings: RunSettings, budget: Budget) -> tuple[Any, list[Any]] | None:
     """Return the SCIP model of `linear` and its variables in order of their handles; None if the budget ends first."""
     entries = sum(len(coefs) for coefs, _, _ in linear.rows)
-    reserve(_BYTES * entries, f"a program of {entries:,} entries on SCIP")
+    reserve(ENTRY_BYTES * entries, f"a program of {entries:,} entries on SCIP")
     model = Model()
     model.hideOutput()
     variables = []
@@ -243,7 +238,7 @@ def _build(linear: LinearModel, settings: RunSettings, budget: Budget) -> tuple[
             "misc/catchctrlc": False,
             "numerics/feastol": _FEASIBILITY_TOLERANCE,
             "numerics/dualfeastol": _DUAL_TOLERANCE,
-            "limits/memory": min(_MEMORY_LIMIT_MB, max(memory_left() / 2**20, 1.0)),
+            "limits/memory": max(memory_left() / 2**20, 1.0),
             # SCIP 10.0 replaces a binary by a sum of continuous variables and then forgets that it is one: points
             # with fractional binaries come back as optimal.
             "presolving/donotmultaggr": True,
@@ -379,7 +374,15 @@ def _wait(
 
 
 # From transformed to solved, but for the moment in which solving is prepared: the stages that an interrupt can land in.
-_INTERRUPTIBLE = (3, 4, 5, 6, 7, 9, 10)
+_INTERRUPTIBLE = (
+    SCIP_STAGE.TRANSFORMED,
+    SCIP_STAGE.INITPRESOLVE,
+    SCIP_STAGE.PRESOLVING,
+    SCIP_STAGE.EXITPRESOLVE,
+    SCIP_STAGE.PRESOLVED,
+    SCIP_STAGE.SOLVING,
+    SCIP_STAGE.SOLVED,
+)
 
 
 def _outcome(model: Any, variables: list[Any], is_binary: NDArray[np.bool_], cutoff: float | None) -> Run:

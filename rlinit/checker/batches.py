@@ -14,10 +14,8 @@ from rlinit.costs.roofline import op_times
 from rlinit.errors import InvalidGraph, InvalidPlan
 from rlinit.graph import Graph
 from rlinit.hardware import Hardware
+from rlinit.limits import FEW_SHARDS, MANY_TIMES, MOST_SHARDS
 from rlinit.plan import Batch, Plan
-
-_MANY_OPS, _SHARDS, _SHARDS_OF_MANY = 31_250, 16, 4
-"""Ops times devices of a large graph; shards at most where a device takes batches of any size, there and else."""
 
 _ULPS = 16.0
 """Steps between floats by which two times may differ through the rounding of a few sums and products."""
@@ -99,7 +97,8 @@ def shard_size(graph: Graph, hardware: Hardware, inputs: int) -> int:
     named = [size for device in hardware.devices for size in device.batch_sizes or () if size <= inputs]
     common = math.gcd(inputs, *named)
     free = [device for device in hardware.devices if device.batch_sizes is None]
-    most = _SHARDS if graph.num_ops * len(hardware.devices) <= _MANY_OPS else _SHARDS_OF_MANY
+    few_times = graph.num_ops * len(hardware.devices) * MOST_SHARDS <= MANY_TIMES
+    most = MOST_SHARDS if few_times else FEW_SHARDS
     sizes = [inputs // count for count in range(most if free else 0, inputs // common, -1) if inputs % count == 0]
     for shard in (size for size in sizes if common % size == 0):
         try:

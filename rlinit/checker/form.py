@@ -15,10 +15,8 @@ import numpy as np
 
 from rlinit.arrays import BoolArray, FloatArray
 from rlinit.errors import InvalidPlan
+from rlinit.limits import LARGEST_COUNT
 from rlinit.plan import Batch, ChunkOrder, Objective, Plan, PlannedTransfer, Resident, Status, Transfers
-
-_MAX_COUNT = 2**53
-"""Counts up to here are exact as floats."""
 
 _PLACED = ("start_s", "batches", "transfers", "devices", "transfer_rule", "resident")
 _STAGED = ("stages", "stage_orders", "training", "groups", "chunks", "chunk_order", "contiguous")
@@ -132,7 +130,7 @@ def _check_column(kind: str, what: Callable[[int], str], column: Sequence[Any]) 
     if kind == "str":
         passes = set(map(type, column)) <= {str}
     elif kind == "int":
-        passes = set(map(type, column)) <= {int} and (not column or (min(column) >= 0 and max(column) <= _MAX_COUNT))
+        passes = set(map(type, column)) <= {int} and (not column or (min(column) >= 0 and max(column) <= LARGEST_COUNT))
     else:
         passes = set(map(type, column)) <= {float} and bool(np.all(_is_finite(np.array(column, np.float64))))
     for at, value in enumerate(() if passes else column):
@@ -165,7 +163,7 @@ def _check_number(what: str, value: object, least: float = 0.0) -> None:
 
 
 def _check_count(what: str, value: object, least: int = 0) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MAX_COUNT:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST_COUNT:
         raise InvalidPlan(f"the plan's {what} is {_shown(value)}; expected a whole number >= {least}")
 
 
@@ -182,7 +180,7 @@ def _is_number(value: object) -> bool:
     """Return whether a value is a float, or an int in a float's range."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
-    return isinstance(value, float) or abs(value) <= _MAX_COUNT
+    return isinstance(value, float) or abs(value) <= LARGEST_COUNT
 
 
 def _shown(value: object) -> str:

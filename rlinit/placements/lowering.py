@@ -15,17 +15,11 @@ from rlinit.costs.roofline import held_tensors, known_bytes, op_times, times_on
 from rlinit.errors import InvalidGraph, RlinitError
 from rlinit.graph import Graph
 from rlinit.hardware import CAPACITY_SLACK, Device, Hardware
+from rlinit.limits import FEW_SHARDS, MANY_TIMES, MOST_SHARDS
 from rlinit.placements.live_tensors import LiveTensors, live_tensors, without_what_never_fits
 from rlinit.placements.ports import PortOps, port_ops
 from rlinit.placements.problem import MAX_SHARDS, PlacementProblem
 from rlinit.plan import Resident, Transfers
-
-_MOST_SHARDS, _FEW_SHARDS = 16, 4
-"""Most shards of inputs where a device takes batches of any size, on small and on large graphs (DIVIML,
-Table 4: batches of L/4, L/2, 3L/4 and L)."""
-
-_MANY_TIMES = 500_000
-"""Times of ops on devices for all numbers of shards, beyond which a graph is large."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -170,8 +164,8 @@ def shard_inputs(graph: Graph, hardware: Hardware, inputs: int) -> int:
     shard = math.gcd(inputs, *named)
     free = [device for device in hardware.devices if device.batch_sizes is None]
     if free:
-        fine = graph.num_ops * hardware.num_devices * _MOST_SHARDS <= _MANY_TIMES
-        most = max(_MOST_SHARDS if fine else _FEW_SHARDS, inputs // shard)
+        fine = graph.num_ops * hardware.num_devices * MOST_SHARDS <= MANY_TIMES
+        most = max(MOST_SHARDS if fine else FEW_SHARDS, inputs // shard)
         parts = (part for part in range(most * shard // inputs, 1, -1) if shard % part == 0)
         sizes = (shard // part for part in parts)
         shard = next((size for size in sizes if _has_times(graph, free, size, inputs)), shard)

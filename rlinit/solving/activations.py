@@ -37,6 +37,7 @@ from rlinit.solving.stage_bounds import NOTHING_FITS
 from rlinit.solving.stage_phases import MOST_IDEALS, StageSearch, take_result
 from rlinit.solving.stages import METHODS, bounding_phases, checked_strategy, lowered_stages, stage_strategy
 from rlinit.stages.activation_problem import StageActivations, activation_value, with_activations
+from rlinit.stages.passes import HALVINGS
 from rlinit.stages.plan_fields import stage_parts, stages_from_plan
 from rlinit.stages.problem import StageAssignment
 from rlinit.stages.splits.chunks import ChunkAssignment
@@ -56,9 +57,6 @@ _ENTRIES_A_S = 1e7
 
 _FEW_SPLITS = 100_000
 """Splits of nodes into stages, times orders of devices, up to which interleaved ones are tried one by one: seconds."""
-
-_MISSING_STEPS = 12
-"""Halvings of the interval in which the bytes that are missing lie."""
 
 
 @dataclass(slots=True)
@@ -466,7 +464,7 @@ def _why_infeasible(training: StageTraining, cap: int, budget: Budget) -> str:
     best = fits(high)
     if best is None:
         return NOTHING_FITS
-    for _ in range(_MISSING_STEPS):
+    for _ in range(HALVINGS):
         middle = 0.5 * (low + high)
         found = fits(middle)
         low, high, best = (middle, high, best) if found is None else (low, middle, found)

@@ -13,7 +13,7 @@ import numpy as np
 
 from rlinit.agent.latency_selection import choose_for_latency, leaves_choice
 from rlinit.agent.placements.agent import FAR, NEAR, Lookahead, decode_placement
-from rlinit.arrays import IntArray
+from rlinit.arrays import MOST_CELLS, IntArray
 from rlinit.budget import SIDE_SHARE, UNLIMITED
 from rlinit.exact.placements.split.batched import solve_split_batched
 from rlinit.exact.placements.split.bounds import guarantee
@@ -32,9 +32,6 @@ _STARTS = ("heft", "segments")
 """Heuristics of milliseconds that the search begins from, the best of them; segments where memory binds."""
 
 NOTHING_FITS = "no placement respects memory, groups, exclusions and links together"
-
-_SPLIT_OPS = 3_000
-"""Ops up to which the blocks of a graph are solved on their own."""
 
 FIRST_MOVES = 30_000
 """Moves of the search before the first bound by linear programs: 10 to 40 ms."""
@@ -141,7 +138,7 @@ class PlacementSearch:
     def largest_block(self) -> float:
         """Ops of the largest block that single ops separate; ``inf`` where blocks are not to be searched."""
         if self._largest < 0:
-            searched = self.problem.num_shards == 1 and self.problem.num_ops <= _SPLIT_OPS
+            searched = self.problem.num_shards == 1 and self.problem.num_ops**2 <= MOST_CELLS
             blocks = channel_cuts(induced(self.problem, without_side_outputs(self.problem)), 1) if searched else []
             self._largest = max(map(len, blocks)) if searched else np.inf
         return self._largest
@@ -417,7 +414,7 @@ def _split(search: PlacementSearch, channels: Literal[1, "auto"]) -> SplitResult
 
 def _guarantee(incumbent: PlacementIncumbent, blocks: list[IntArray]) -> None:
     """Note how far blocks scheduled one after another can be from the optimum (thesis, Table 3.1)."""
-    if len(blocks) < 2 or incumbent.problem.num_ops > _SPLIT_OPS:
+    if len(blocks) < 2 or incumbent.problem.num_ops**2 > MOST_CELLS:
         return
     with incumbent.in_phase("guarantee"), incumbent.within(SIDE_SHARE):
         report = guarantee(incumbent.problem, blocks, budget=incumbent.budget)

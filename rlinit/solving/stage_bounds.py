@@ -15,7 +15,7 @@ from rlinit.exact.stages.bounds.convex_cover import MOST_COVERED, ConvexCover, c
 from rlinit.exact.stages.bounds.simple import simple_bound
 from rlinit.exact.stages.bounds.spectral import spectral_bound
 from rlinit.exact.stages.ideals.chain_order import ChainOrder
-from rlinit.exact.stages.intervals.search import interval_bound
+from rlinit.exact.stages.intervals.search import ENOUGH, interval_bound
 from rlinit.exact.stages.milp.pipeline import pipeline_lp_bound
 from rlinit.solving.common.incumbent import StageIncumbent
 from rlinit.stages.problem import Value
@@ -30,8 +30,8 @@ PROGRAM_NODES = 2_000
 
 TOO_LARGE = f"programs on SCIP were left out: more than {MOST_PLACES:,} ops times stages"
 
-_INTERVALS, _TIMED_INTERVALS = 8_000, 1_000_000
-"""Intervals of ideals at most: without a time limit, and with one, which then ends it."""
+_TIMED_INTERVALS = 1_000_000
+"""Intervals of ideals at most where a time limit ends the search."""
 
 
 def stage_bounds(objective: Literal["pipeline", "memory"]) -> tuple[str, ...]:
@@ -99,7 +99,7 @@ def _lower(incumbent: StageIncumbent) -> float:
 
 def _intervals(incumbent: StageIncumbent) -> Value:
     lower = _lower(incumbent)
-    most = _TIMED_INTERVALS if incumbent.budget.remaining_s < np.inf else _INTERVALS
+    most = _TIMED_INTERVALS if incumbent.budget.remaining_s < np.inf else ENOUGH
     _, on_bound = incumbent.listeners("intervals")
     upper, budget = _upper(incumbent), incumbent.budget
     bound = interval_bound(incumbent.problem, lower=lower, upper=upper, most=most, budget=budget, on_bound=on_bound)

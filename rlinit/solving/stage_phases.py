@@ -20,7 +20,7 @@ from rlinit.arrays import DEFAULT_WORK, FloatArray
 from rlinit.budget import UNLIMITED
 from rlinit.errors import RlinitError
 from rlinit.exact.solvers.cp_sat import SHORT_WORK, ConstraintSettings, is_available, require_available
-from rlinit.exact.stages.constraint_program import num_clauses, solve_constraint_program
+from rlinit.exact.stages.constraint_program import MOST_CLAUSES, num_clauses, solve_constraint_program
 from rlinit.exact.stages.ideals.solve import solve_ideals
 from rlinit.exact.stages.milp.memory import solve_memory_milp
 from rlinit.exact.stages.milp.pipeline import solve_pipeline_milp
@@ -48,9 +48,8 @@ FEW_PLACES = 240
 _OPENING_LOADS = 200
 """Loads of the first beam for each op and class: three attempts from either end."""
 
-MAX_CLAUSES = 20_000
-"""Clauses up to which `auto` tries it on pipelines: lines of 28 tasks have 1,000 to 3,000 and are closed, those of 70
-have 80,000 and more and are hopeless."""
+MAX_CLAUSES = MOST_CLAUSES
+"""Clauses up to which `auto` tries it on pipelines."""
 
 
 MOST_IDEALS = 2_000_000

@@ -19,8 +19,8 @@ from rlinit.graph import Graph
 _READY = 50
 """Ops ready in a state up to which a state counts as one; where more are, fewer states are expanded."""
 
-_MOST_OPS = 2_000
-"""A larger set of ops keeps the natural order."""
+MOST_STATES = 2_000
+"""States that the search for the least peak of a stage expands at most; a set of more ops keeps the natural order."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,9 +128,9 @@ def least_peak(tensors: Tensors, ops: Sequence[int], *, cap: int = 20_000) -> Le
     or the two ends need. An op that fits under the peak so far and leaves no more than there was is taken at once: to
     run it first spoils nothing later, since it can only move the release of tensors forward. Where `cap` is reached,
     the shortest open path bounds every order from below, and the longest one is finished greedily. Sets of more than
-    2,000 ops are not searched.
+    `MOST_STATES` ops are not searched.
     """
-    if len(ops) > _MOST_OPS:
+    if len(ops) > MOST_STATES:
         order = tuple(sorted(ops, key=lambda v: tensors.place[v]))
         peak = order_peak(tensors, order)
         return LeastPeak(order, peak, min(peak, max(map(tensors.alone_bytes, order)) / (1.0 + ROUNDING)))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.graph import Graph
-from rlinit.stages.activation_peak import LeastPeak, Tensors, least_peak, tensors_of
+from rlinit.stages.activation_peak import MOST_STATES, LeastPeak, Tensors, least_peak, tensors_of
 from rlinit.stages.problem import StageAssignment, StageProblem, Value, stage_cost
 
 
@@ -78,7 +78,7 @@ class StageActivations:
         class_idx
             The class of the stage's device.
         """
-        cap = _STATES if np.isfinite(self.problem.cache_bytes[class_idx]) else 0
+        cap = MOST_STATES if np.isfinite(self.problem.cache_bytes[class_idx]) else 0
         key = (cap, np.packbits(member).tobytes())
         if key not in self._known:
             self._known[key] = least_peak(self.tensors, self.ops_of(np.flatnonzero(member)), cap=cap)
@@ -124,10 +124,6 @@ class StageActivations:
             member = assignment.stage == j
             found.append(self.least_peak(member, int(assignment.classes[j])).order if member.any() else ())
         return tuple(found)
-
-
-_STATES = 2_000
-"""States that the search for the least peak of a stage expands at most."""
 
 
 def with_activations(problem: StageProblem, node_of_op: IntArray, graph: Graph) -> StageActivations:

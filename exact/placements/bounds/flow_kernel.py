@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.arrays import BoolArray, FloatArray, IntArray
+from rlinit.arrays import UNIT_ROUNDING, BoolArray, FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 
 HEAD, EDGE, TAIL, LOAD = 0, 1, 2, 3
@@ -18,9 +18,6 @@ _FULL_DEVICES = 8
 
 _LEAST = -25.0
 """Logarithm of the least share of an arc relative to the largest one of its node."""
-
-_UNIT = 2.3e-16
-"""Relative error of one operation on floats, a little above 2^-52."""
 
 
 class FlowArrays(NamedTuple):
@@ -151,7 +148,7 @@ def _value(a: FlowArrays, cost: FloatArray, size: float, s: FlowState) -> float:
     for i in range(d):
         if s.penalty[i] > 0.0:
             paid += s.penalty[i] * a.capacity[i]
-    return float(total - paid - _UNIT * (16.0 + n + len(a.target)) * (extent + paid))
+    return float(total - paid - UNIT_ROUNDING * (16.0 + n + len(a.target)) * (extent + paid))
 
 
 @njit(cache=True, nogil=True)

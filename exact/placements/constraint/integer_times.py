@@ -16,12 +16,10 @@ from rlinit.arrays import ROUNDING
 from rlinit.exact.placements.analysis.rounding import makespan_quantum
 from rlinit.placements.problem import PlacementProblem
 
-_STEPS_BITS = 27
-"""log2 of the steps a makespan is cut into where times have no common quantum: coarse enough for CP-SAT's presolve,
-which is unreliable from 2^34 on (OR-Tools 9.15), and fine enough that 100 roundings cost under 1e-6 of a makespan."""
-
-_MOST_BITS = 30
-"""log2 of the steps that a common quantum may cut a makespan into."""
+STEPS_BITS = 27
+"""log2 of the steps that a makespan, or the memory of a device, is cut into at most, by a common quantum of times where
+there is one: coarse enough for CP-SAT's presolve, which is unreliable from 2^34 on (OR-Tools 9.15), and fine enough
+that 100 roundings cost under 1e-6 of a makespan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +49,9 @@ class IntegerTimes:
             A makespan that is reached.
         """
         quantum = makespan_quantum(problem)
-        if quantum > 0 and reached_s / quantum < 2.0**_MOST_BITS:
+        if quantum > 0 and reached_s / quantum < 2.0**STEPS_BITS:
             return cls(quantum, True)
-        unit = 2.0 ** (math.floor(math.log2(reached_s)) - _STEPS_BITS) if reached_s > 0 else 1.0
+        unit = 2.0 ** (math.floor(math.log2(reached_s)) - STEPS_BITS) if reached_s > 0 else 1.0
         return cls(unit, False)
 
     def floor(self, seconds: float) -> int:

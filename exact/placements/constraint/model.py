@@ -20,7 +20,7 @@ import numpy as np
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.exact.placements.analysis.symmetry import alike_devices
-from rlinit.exact.placements.constraint.integer_times import IntegerTimes
+from rlinit.exact.placements.constraint.integer_times import STEPS_BITS, IntegerTimes
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.ports import carriers
 from rlinit.placements.problem import Placement, PlacementProblem
@@ -28,9 +28,6 @@ from rlinit.placements.timeline import held_bytes
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
-
-_BYTE_BITS = 24
-"""Bits of a capacity in units of the program, so that sums of many stay within 64 bits."""
 
 
 @dataclass(slots=True)
@@ -175,7 +172,7 @@ class ConstraintModel:
             own = [(self.on[v, i], float(held[v])) for v in range(self.problem.num_ops) if (v, i) in self.on]
             if not math.isfinite(capacity) or sum(size for _, size in own) <= capacity:
                 continue
-            unit = 2.0 ** (math.floor(math.log2(capacity)) - _BYTE_BITS) if capacity > 0 else 1.0
+            unit = 2.0 ** (math.floor(math.log2(capacity)) - STEPS_BITS) if capacity > 0 else 1.0
             room, terms = math.floor(capacity * CAPACITY_SLACK / unit), []
             for literal, size in own:
                 if size > capacity * CAPACITY_SLACK:

@@ -19,10 +19,10 @@ from typing import Literal
 
 import numpy as np
 
-from rlinit.arrays import IntArray, inverse_of
+from rlinit.arrays import SAFETY, IntArray, inverse_of
 from rlinit.budget import Budget
 from rlinit.exact.placements.split.bounds import split_bound
-from rlinit.exact.placements.split.chain_dp import EXACT
+from rlinit.exact.placements.split.search_kernel import WIDTHS
 from rlinit.exact.placements.split.separators import channel_cuts, induced
 from rlinit.exact.placements.split.solve import LEAST_OPS, SplitResult
 from rlinit.placements.problem import PlacementProblem
@@ -30,9 +30,6 @@ from rlinit.placements.timeline import makespan, placement_from_priority, shard_
 
 _MAX_SPLITS = 256
 """Splits of a block that are tried at most."""
-
-_WIDTH = 8
-"""Partial placements carried from one block to the next."""
 
 
 def splits(num_shards: int, num_devices: int, limit: int = _MAX_SPLITS) -> IntArray:
@@ -91,7 +88,7 @@ def solve_split_batched(
         part = induced(problem, before)
         scored: list[tuple[float, int, IntArray]] = []
         tried = [np.tile(way, (len(block), 1)) for way in ways]
-        for base in carried[: 1 if budget.expired else _WIDTH]:
+        for base in carried[: 1 if budget.expired else WIDTHS[0]]:
             for device in tried:
                 whole = base.copy()
                 whole[block] = device
@@ -101,7 +98,7 @@ def solve_split_batched(
                 if value < np.inf:
                     scored.append((value, len(scored), whole))
         scored.sort(key=lambda each: each[:2])
-        carried = _distinct([whole for _, _, whole in scored], order[:done], d, _WIDTH)
+        carried = _distinct([whole for _, _, whole in scored], order[:done], d, WIDTHS[0])
         if not carried:
             break
     bound = split_bound(problem, blocks, budget=budget)
@@ -109,7 +106,7 @@ def solve_split_batched(
         return SplitResult(None, None, bound, False, blocks, work)
     placement = placement_from_priority(problem, carried[0], rank)
     value = makespan(problem, placement)
-    return SplitResult(placement, value, min(bound, value), value <= bound * EXACT, blocks, work)
+    return SplitResult(placement, value, min(bound, value), value <= bound * (1.0 + SAFETY), blocks, work)
 
 
 def _distinct(found: list[IntArray], ops: IntArray, num_devices: int, width: int) -> list[IntArray]:

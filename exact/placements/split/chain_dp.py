@@ -27,8 +27,6 @@ from rlinit.exact.placements.split.state_layers import Frontier
 from rlinit.placements.problem import Placement, PlacementProblem, PlacementResult
 from rlinit.placements.timeline import makespan, placement_from_priority, placement_of, timeline
 
-EXACT = 1.0 + SAFETY
-"""Bound and value this close are one and the same sum, rounded in different orders."""
 _LEVELS: tuple[tuple[int, ...] | int, ...] = (
     (16,),
     (16, 256),
@@ -166,7 +164,8 @@ class BlockChain:
             while True:
                 forward, backward = self._distances("lower")
                 best = min(upper, float(self._distances("value")[0][-1].min()))
-                if forward[-1].min() * EXACT >= best or budget.expired or self.work >= self.max_work:
+                # This close they are one and the same sum, rounded in different orders.
+                if forward[-1].min() * (1.0 + SAFETY) >= best or budget.expired or self.work >= self.max_work:
                     return self._answer()
                 todo = self._open_rows(effort)
                 if not todo:
@@ -201,7 +200,7 @@ class BlockChain:
         """Return the (segment, device) pairs of the shortest path by bounds that less than `effort` was spent on."""
         rows: dict[tuple[int, int], tuple[_Segment, int]] = {}
         for segment, (u, v) in zip(self.segments, self._path("lower"), strict=True):
-            if segment.lower[u, v] * EXACT < segment.value[u, v] and segment.level[u] <= effort:
+            if segment.lower[u, v] * (1.0 + SAFETY) < segment.value[u, v] and segment.level[u] <= effort:
                 rows[id(segment), u] = (segment, u)
         return list(rows.values())
 
@@ -221,8 +220,8 @@ class BlockChain:
         """Solve rows further."""
 
         def one(segment: _Segment, u: int) -> SearchResult:
-            closed = segment.lower[u] * EXACT >= segment.value[u]
-            limit = np.minimum(cutoffs[id(segment)][u] * EXACT, segment.value[u])
+            closed = segment.lower[u] * (1.0 + SAFETY) >= segment.value[u]
+            limit = np.minimum(cutoffs[id(segment)][u] * (1.0 + SAFETY), segment.value[u])
             limit = np.where(closed | (segment.lower[u] >= limit), -np.inf, limit)
             level = _LEVELS[effort]
             if isinstance(level, int):

@@ -22,18 +22,14 @@ from scipy.optimize import linprog
 from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.placements.split.search_bounds import MAX_MULTIPLIER_DEVICES, best_multiplier, block_tails
-from rlinit.exact.placements.split.search_kernel import BlockBounds, sweep
+from rlinit.exact.placements.split.search_kernel import WIDTHS, BlockBounds, sweep
 from rlinit.exact.placements.split.state_layers import BlockMemory, BlockOps, Frontier
 from rlinit.hardware import CAPACITY_SLACK
-from rlinit.placements.problem import PlacementProblem
+from rlinit.placements.problem import MAX_SHARDS, PlacementProblem
 
-MAX_BLOCK_OPS = 60
-"""Ops of a block are held as the bits of one signed 64-bit integer."""
-
-_MAX_MULTIPLIER_OPS = 80
-"""Ops beyond which multipliers are those that even out the devices' mean speeds, without an LP."""
-WIDTHS = (16, 256, 4096, 32768)
-"""States that the passes keep, one pass after another."""
+MAX_BLOCK_OPS = MAX_SHARDS
+"""Ops of a block are held as the bits of an integer, as shards of an op are. Beyond, multipliers are those that even
+out the devices' mean speeds, without an LP."""
 EXPANSIONS_PER_S = 20_000.0
 """What a slow machine expands, by which a pass is kept within a time limit."""
 
@@ -257,7 +253,7 @@ def _multipliers(time_s: FloatArray, around_s: FloatArray | None = None) -> Floa
     n, d = time_s.shape
     finite = np.isfinite(time_s)
     largest = time_s[finite].max(initial=0.0)
-    if d == 1 or largest <= 0.0 or n > _MAX_MULTIPLIER_OPS:
+    if d == 1 or largest <= 0.0 or n > MAX_BLOCK_OPS:
         return _even_multipliers(time_s)
     arounds = np.zeros((1, d)) if around_s is None else around_s
     if d <= MAX_MULTIPLIER_DEVICES:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.arrays import FloatArray, IntArray
+from rlinit.arrays import SAFETY, FloatArray, IntArray
 from rlinit.kernels.compiled import njit
 
 MAX_MULTIPLIER_DEVICES = 3
 """Devices for which the best multipliers are found by a search in one dimension within another."""
 
-_STEPS = 40
-"""Of a search in one dimension: each leaves 0.62 of the interval, all 4e-9."""
 _GOLDEN = 0.6180339887498949
-"""Part of an interval that a step leaves."""
+"""Part of an interval that a step of a search in one dimension leaves; it ends where `SAFETY` of it is left."""
 
 
 @njit(cache=True, nogil=True)
@@ -42,7 +40,7 @@ def _split_rest(time_s: FloatArray, around_s: FloatArray, multiplier: FloatArray
     at_left = _weighted_work(time_s, around_s, multiplier)
     multiplier[a], multiplier[b] = right, rest - right
     at_right = _weighted_work(time_s, around_s, multiplier)
-    for _ in range(_STEPS):
+    while high - low > SAFETY * rest:
         if at_left >= at_right:
             high, right, at_right = right, left, at_left
             left = high - _GOLDEN * (high - low)
@@ -85,7 +83,7 @@ def best_multiplier(time_s: FloatArray, around_s: FloatArray) -> FloatArray:
         at_left = _split_rest(time_s, around_s, multiplier, 1, 2, 1.0 - left)
         multiplier[0] = right
         at_right = _split_rest(time_s, around_s, multiplier, 1, 2, 1.0 - right)
-        for _ in range(_STEPS):
+        while high - low > SAFETY:
             if at_left >= at_right:
                 high, right, at_right = right, left, at_left
                 left = high - _GOLDEN * (high - low)

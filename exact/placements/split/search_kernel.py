@@ -35,8 +35,9 @@ from rlinit.kernels.placements.slots import hot_kernel
 _WORK_WEIGHT = 0.25
 """What a second of work done counts in the ranking of states, beside a second of their bound."""
 
-_LAST_RESORT = 16
-"""States of a layer that are expanded even when no more may be, so that a schedule is found."""
+WIDTHS = (16, 256, 4096, 32768)
+"""States that the passes keep, one pass after another; the first are expanded even when no more may be, so that a
+schedule is found."""
 
 _SPARE = 64
 """Rows of a layer beyond twice its width, which are filled before the best states are chosen."""
@@ -269,7 +270,7 @@ def _make_layers(
         progress.threshold[0] = np.inf
         index.table[:] = -1
         for r, s in enumerate(np.argsort(here.score[:count], kind="mergesort")):
-            if expanded >= max_expanded and r >= _LAST_RESORT:
+            if expanded >= max_expanded and r >= WIDTHS[0]:
                 lower(progress.dropped, here.bound, s)
                 continue
             expanded += 1

@@ -24,12 +24,13 @@ from typing import Literal
 
 import numpy as np
 
-from rlinit.arrays import MOST_CELLS, IntArray
+from rlinit.arrays import MOST_CELLS, SAFETY, IntArray
 from rlinit.budget import Budget
 from rlinit.exact.placements.split.beam import SEARCHED_OPS, BlockBeam
 from rlinit.exact.placements.split.bounds import split_bound
-from rlinit.exact.placements.split.chain_dp import EXACT, BlockChain
-from rlinit.exact.placements.split.search import WIDTHS, transfer_times
+from rlinit.exact.placements.split.chain_dp import BlockChain
+from rlinit.exact.placements.split.search import transfer_times
+from rlinit.exact.placements.split.search_kernel import WIDTHS
 from rlinit.exact.placements.split.separators import channel_cuts, induced, with_side_outputs, without_side_outputs
 from rlinit.placements.problem import Placement, PlacementProblem
 from rlinit.placements.timeline import makespan
@@ -142,7 +143,7 @@ def solve_split(
             best.value = makespan(whole, best.placement)
     if best.placement is None or best.value == np.inf:
         return SplitResult(None, None, best.bound, False, blocks, best.work)
-    exact = best.value <= best.bound * EXACT
+    exact = best.value <= best.bound * (1.0 + SAFETY)
     return SplitResult(best.placement, best.value, min(best.bound, best.value), exact, blocks, best.work)
 
 
@@ -169,7 +170,7 @@ class _Best:
     @property
     def closed(self) -> bool:
         """Whether nothing better exists."""
-        return self.limit <= self.bound * EXACT
+        return self.limit <= self.bound * (1.0 + SAFETY)
 
     def offer(self, found: Placement | None) -> None:
         """Keep a placement if it is better."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rlinit.arrays import FloatArray, IntArray, WordArray
+from rlinit.arrays import UNIT_ROUNDING, FloatArray, IntArray, WordArray
 from rlinit.budget import Budget
 from rlinit.exact.stages.domains import reach_sets
 from rlinit.exact.stages.intervals.crossings import has
@@ -17,9 +17,6 @@ from rlinit.stages.problem import StageProblem
 
 _CANDIDATES = 128
 """Undecided nodes of an interval that are tried at most; more balance the halves hardly better."""
-
-_ROUNDING = 2.0**-50
-"""Relative room for each addition."""
 
 
 @njit(cache=True, nogil=True)
@@ -127,7 +124,7 @@ class Lattice:
         self._after = reach_sets(problem.order[::-1].copy(), problem.succ_indptr, problem.succ)
         # Where no work is left to halve, nodes are.
         self._mass = self.work + 1e-9 * max(self.total, np.finfo(np.float64).tiny) / problem.num_nodes
-        self._slack = (problem.num_nodes + 2) * _ROUNDING
+        self._slack = (problem.num_nodes + 2) * UNIT_ROUNDING
 
     def room(self, bottleneck: float) -> float:
         """Return a bottleneck with room for the rounding of everything that is held against it.
@@ -138,7 +135,7 @@ class Lattice:
             Seconds.
         """
         terms = self.problem.num_nodes + 4 * self.problem.num_tensors + self.problem.num_stages + 16
-        return bottleneck + terms * _ROUNDING * (self.total + bottleneck)
+        return bottleneck + terms * UNIT_ROUNDING * (self.total + bottleneck)
 
     def whole(self) -> Cover:
         """Return three intervals: the empty ideal, all ideals, and the one of all nodes."""

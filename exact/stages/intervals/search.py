@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rlinit.arrays import ROUNDING, FloatArray, inverse_of
+from rlinit.arrays import MOST_CELLS, ROUNDING, FloatArray, inverse_of
 from rlinit.budget import Budget, reserve
 from rlinit.exact.effort import CLOSE, MORE
 from rlinit.exact.stages.bounds.simple import simple_bound
@@ -17,11 +17,9 @@ from rlinit.exact.stages.intervals.crossings import crossings
 from rlinit.exact.stages.intervals.passes import Leaves, Transfers, extents, furthest, least_needed
 from rlinit.stages.problem import StageProblem
 
-MOST_NODES = 5_000
-"""Nodes above which tables of what leads to what, and the words of an interval, cost more than they prove."""
-
-_ENOUGH = 8_000
-"""Intervals that are tried after a round that proves nothing; where these prove nothing, more seldom do."""
+ENOUGH = 8_000
+"""Intervals that are tried after a round that proves nothing, or where there is no time limit; where these prove
+nothing, more seldom do."""
 
 _TRIALS = 5
 """Bottlenecks tried in a round: each halves what lies between the refuted and the least one given up."""
@@ -117,7 +115,7 @@ def interval_bound(
     lower: float = 0.0,
     upper: float = np.inf,
     first: int = 500,
-    most: int = 8_000,
+    most: int = ENOUGH,
     budget: Budget | None = None,
     on_bound: Callable[[float], object] | None = None,
 ) -> float:
@@ -141,7 +139,7 @@ def interval_bound(
         return low
     lattice_of = merge_weightless(problem).problem
     n, words = lattice_of.num_nodes, (lattice_of.num_nodes + 63) // 64
-    if n > MOST_NODES or not low < upper:
+    if n * n > MOST_CELLS or not low < upper:
         return min(low, upper)
     reserve(16.0 * n * words, f"what {n:,} ops lead to")
     lattice = Lattice(lattice_of)
@@ -167,9 +165,9 @@ def interval_bound(
                 break
             trial = _between(low, given_up, upper)
         vain = low == began
-        if upper - low <= CLOSE * upper or intervals >= (min(most, _ENOUGH) if vain else most):
+        if upper - low <= CLOSE * upper or intervals >= (min(most, ENOUGH) if vain else most):
             break
-        intervals = min(most, _ENOUGH if vain else intervals * MORE)
+        intervals = min(most, ENOUGH if vain else intervals * MORE)
     return low
 
 
