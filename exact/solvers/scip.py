@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pyscipopt import SCIP_STAGE, Eventhdlr, Model
+from pyscipopt import Eventhdlr, Model
 from pyscipopt.scip import PY_SCIP_EVENTTYPE as EVENT
 from pyscipopt.scip import PY_SCIP_PARAMSETTING as SETTING
+from pyscipopt.scip import PY_SCIP_STAGE as STAGE
 from pyscipopt.scip import Expr, ExprCons, Term
 
 from rlinit.arrays import FloatArray
@@ -375,13 +376,13 @@ def _wait(
 
 # From transformed to solved, but for the moment in which solving is prepared: the stages that an interrupt can land in.
 _INTERRUPTIBLE = (
-    SCIP_STAGE.TRANSFORMED,
-    SCIP_STAGE.INITPRESOLVE,
-    SCIP_STAGE.PRESOLVING,
-    SCIP_STAGE.EXITPRESOLVE,
-    SCIP_STAGE.PRESOLVED,
-    SCIP_STAGE.SOLVING,
-    SCIP_STAGE.SOLVED,
+    STAGE.TRANSFORMED,
+    STAGE.INITPRESOLVE,
+    STAGE.PRESOLVING,
+    STAGE.EXITPRESOLVE,
+    STAGE.PRESOLVED,
+    STAGE.SOLVING,
+    STAGE.SOLVED,
 )
 
 
