@@ -47,6 +47,9 @@ BOUND_SAFETY = 2.5e-7
 RESOLUTION = 10.0 * _FEASIBILITY_TOLERANCE
 """Units of a program that a dual bound may be wrong by, however small it is: ten times the tolerance of its rows."""
 
+_MEMORY_LIMIT_MB = 8192.0
+"""Of a solve, however much memory is free."""
+
 
 class Status(Enum):
     """What is known about the model."""
@@ -239,7 +242,7 @@ def _build(linear: LinearModel, settings: RunSettings, budget: Budget) -> tuple[
             "misc/catchctrlc": False,
             "numerics/feastol": _FEASIBILITY_TOLERANCE,
             "numerics/dualfeastol": _DUAL_TOLERANCE,
-            "limits/memory": max(memory_left() / 2**20, 1.0),
+            "limits/memory": min(_MEMORY_LIMIT_MB, max(memory_left() / 2**20, 1.0)),
             # SCIP 10.0 replaces a binary by a sum of continuous variables and then forgets that it is one: points
             # with fractional binaries come back as optimal.
             "presolving/donotmultaggr": True,
