@@ -302,9 +302,10 @@ def _with_relaxation(problem: PlacementProblem, upper: float, budget: Budget | N
     """Return the best of `around`, of the relaxation, and of the relaxation with the gaps of a chain."""
     limited = budget or Budget()
     joined = JoinedBound(problem, upper, limited, with_chain=with_chain)
-    before, timed = joined.bound_s, limited.remaining_s < np.inf
-    while joined.run(limited) > before and with_chain and timed:
-        before = joined.bound_s
+    reached = joined.run(limited)
+    while with_chain and limited.remaining_s < np.inf and joined.bound_s + joined.chain_s > reached:
+        reached = joined.bound_s + joined.chain_s
+        joined.run(limited)
     return joined.bound_s
 
 
