@@ -29,6 +29,9 @@ UNLIMITED = 1 << 60
 SIDE_SHARE = 0.3
 """Of the time left, what something may take that is looked at beside the search or before it."""
 
+TRY_SHARE = 0.2
+"""Of the time left, what one of several tries may take, so that the last ones end."""
+
 LEAST_SHARE, MEMORY = 0.1, 0.8
 """Of all work, what each of several ways to get on gets at least; what counts of gains and work, a turn later."""
 

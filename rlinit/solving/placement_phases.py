@@ -14,7 +14,7 @@ import numpy as np
 from rlinit.agent.latency_selection import choose_for_latency, leaves_choice
 from rlinit.agent.placements.agent import FAR, NEAR, Lookahead, decode_placement
 from rlinit.arrays import MOST_CELLS, IntArray
-from rlinit.budget import SIDE_SHARE, UNLIMITED
+from rlinit.budget import SIDE_SHARE, TRY_SHARE, UNLIMITED
 from rlinit.exact.placements.split.batched import solve_split_batched
 from rlinit.exact.placements.split.bounds import guarantee
 from rlinit.exact.placements.split.load_splits import load_placement
@@ -202,7 +202,7 @@ def _by_levels(search: PlacementSearch, peak: PeakMemory, name: str, alone: bool
             break
         if not alone:
             _open(search)
-        peak.slow = incumbent.budget.elapsed_s - began > SIDE_SHARE * incumbent.budget.remaining_s
+        peak.slow = incumbent.budget.elapsed_s - began > TRY_SHARE * incumbent.budget.remaining_s
         if incumbent.finished or peak.slow:
             break
 
@@ -243,7 +243,7 @@ def auto_agent(search: PlacementSearch) -> None:
     before = search.origin
     left_s = search.incumbent.budget.remaining_s
     for ahead in (FAR, NEAR):
-        in_time = left_s >= max(ahead.left_s, ahead.seconds(search.problem) / SIDE_SHARE)
+        in_time = left_s >= max(ahead.left_s, ahead.seconds(search.problem) / TRY_SHARE)
         if in_time and (ahead is FAR or leaves_choice(search.problem)):
             learned(search, ahead)
             break

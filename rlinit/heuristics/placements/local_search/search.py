@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from rlinit.arrays import NOTABLE, IntArray
-from rlinit.budget import UNLIMITED, Budget, WorkShares
+from rlinit.budget import TRY_SHARE, UNLIMITED, Budget, WorkShares
 from rlinit.heuristics.placements.list_scheduling.heuristics import whole_ops
 from rlinit.heuristics.placements.local_search.window_passes import (
     BatchPasses,
@@ -37,9 +37,6 @@ _STALLED = 6
 
 _FIRST_RATE = 200_000.0
 """Evaluations a second that are counted on before the first pass; later, those of the pass before."""
-
-_PASS_SHARE = 0.2
-"""Part of the time left that a pass may take, so that the last ones end."""
 
 _STEPS = (250, 4_000)
 """Fewest and most steps of a search along critical paths; doubled while it finds nothing better."""
@@ -137,7 +134,7 @@ def sweep_placements(
     while left > 0 and not (budget is not None and budget.expired):
         limit = left
         if timed and budget is not None:
-            limit = min(limit, int(search.rate * _PASS_SHARE * budget.remaining_s))
+            limit = min(limit, int(search.rate * TRY_SHARE * budget.remaining_s))
         made, better = search.step(limit, budget)
         left -= made
         if better and on_better is not None:
