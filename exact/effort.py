@@ -1,4 +1,4 @@
-"""How far searches for bounds go, and how often they look at the clock: the same wherever they do the same."""
+"""How far searches go, and how often they look at the clock: the same wherever they do the same."""
 
 from __future__ import annotations
 
@@ -20,8 +20,14 @@ MORE = 4
 CHOICES = 200
 """Choices of devices and orders that are looked at before something else has its turn."""
 
-ENDS = 32
-"""Starts, and ends, of intervals that are looked at in a pass over a device."""
-
 PROGRAM_SIZE = 40_000
 """Ops times devices, or times stages, of the largest program: beyond, its first relaxation may take minutes."""
+
+FEW_IDEALS = 50_000
+"""Up to here the dynamic program over ideals is the cheapest proof there is, so it runs before other bounds."""
+
+NARROW = 1e-3
+"""An interval that holds a threshold is not halved any more where it is this share of its upper end."""
+
+PREPARATION = 0.05
+"""Share of the time left that what makes a search or a bound better may take before it."""

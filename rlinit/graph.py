@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from rlinit.arrays import FloatArray
 from rlinit.errors import InvalidGraph
 from rlinit.files import read_json, write_json
-from rlinit.limits import LARGEST, LARGEST_BATCH, LARGEST_COUNT, check_name, check_number, closest
+from rlinit.limits import LARGEST, LARGEST_BATCH, LARGEST_EXACT, check_name, check_number, closest
 from rlinit.menu import Menu, plain_menu
 from rlinit.tensors import (
     FurtherTensors,
@@ -881,4 +881,4 @@ def _label_attribute(label: str | float) -> dict[str, str | float]:
 
 def _plain(value: float) -> float | int:
     """Return an integer where the number is one, so that files and networkx graphs show 512 and not 512.0."""
-    return int(value) if value.is_integer() and abs(value) < LARGEST_COUNT else float(value)
+    return int(value) if value.is_integer() and abs(value) < LARGEST_EXACT else float(value)

@@ -17,7 +17,7 @@ LARGEST = 1e30
 LARGEST_BATCH = 2**31 - 1
 """Largest batch size."""
 
-LARGEST_COUNT = 2**53
+LARGEST_EXACT = 2**53
 """Counts up to here are exact as floats."""
 
 MAX_DEVICES = 2048

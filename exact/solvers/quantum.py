@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 
 from rlinit.arrays import FloatArray
-from rlinit.limits import LARGEST_COUNT
+from rlinit.limits import LARGEST_EXACT
 
 _SUM_ROUNDING = Fraction(1, 10**6)
 """Relative room for the rounding of the sum of all values."""
@@ -47,7 +47,7 @@ def exact_quantum(values: FloatArray) -> float:
     twos = whole & -whole
     power = int((np.log2(twos).astype(np.int64) + exponent).min()) - 53
     quantum = int(np.gcd.reduce(whole // twos)) * Fraction(2) ** power
-    return 0.0 if Fraction(total) * (1 + _SUM_ROUNDING) >= quantum * LARGEST_COUNT else float(quantum)
+    return 0.0 if Fraction(total) * (1 + _SUM_ROUNDING) >= quantum * LARGEST_EXACT else float(quantum)
 
 
 def round_up(bound: float, quantum: float) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 
 from rlinit.arrays import BoolArray, FloatArray
 from rlinit.errors import InvalidPlan
-from rlinit.limits import LARGEST_COUNT
+from rlinit.limits import LARGEST_EXACT
 from rlinit.plan import Batch, ChunkOrder, Objective, Plan, PlannedTransfer, Resident, Status, Transfers
 
 _PLACED = ("start_s", "batches", "transfers", "devices", "transfer_rule", "resident")
@@ -130,7 +130,7 @@ def _check_column(kind: str, what: Callable[[int], str], column: Sequence[Any]) 
     if kind == "str":
         passes = set(map(type, column)) <= {str}
     elif kind == "int":
-        passes = set(map(type, column)) <= {int} and (not column or (min(column) >= 0 and max(column) <= LARGEST_COUNT))
+        passes = set(map(type, column)) <= {int} and (not column or (min(column) >= 0 and max(column) <= LARGEST_EXACT))
     else:
         passes = set(map(type, column)) <= {float} and bool(np.all(_is_finite(np.array(column, np.float64))))
     for at, value in enumerate(() if passes else column):
@@ -163,7 +163,7 @@ def _check_number(what: str, value: object, least: float = 0.0) -> None:
 
 
 def _check_count(what: str, value: object, least: int = 0) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST_COUNT:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST_EXACT:
         raise InvalidPlan(f"the plan's {what} is {_shown(value)}; expected a whole number >= {least}")
 
 
@@ -180,7 +180,7 @@ def _is_number(value: object) -> bool:
     """Return whether a value is a float, or an int in a float's range."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
-    return isinstance(value, float) or abs(value) <= LARGEST_COUNT
+    return isinstance(value, float) or abs(value) <= LARGEST_EXACT
 
 
 def _shown(value: object) -> str:

@@ -20,7 +20,7 @@ from rlinit.budget import Budget
 from rlinit.comparison.baselines import cut_order
 from rlinit.comparison.stages import stage_baselines
 from rlinit.errors import RlinitError
-from rlinit.exact.stages.effort import FEW_IDEALS
+from rlinit.exact.effort import FEW_IDEALS
 from rlinit.exact.stages.ideals.activations import solve_activation_ideals
 from rlinit.exact.stages.ideals.training import slice_training_order, slicing_entries, solve_training_ideals
 from rlinit.heuristics.stages import STAGE_HEURISTICS

@@ -16,11 +16,11 @@ import numpy as np
 from rlinit.budget import UNLIMITED, Budget
 from rlinit.comparison.baselines import Baseline, cut_order
 from rlinit.comparison.stages import stage_baselines
+from rlinit.exact.effort import FEW_IDEALS
 from rlinit.exact.stages.bounds.anchored_cut import anchored_cut_bound
 from rlinit.exact.stages.bounds.rounding import value_quantum
 from rlinit.exact.stages.bounds.simple import simple_bound
 from rlinit.exact.stages.bounds.spectral import spectral_bound
-from rlinit.exact.stages.effort import FEW_IDEALS
 from rlinit.exact.stages.milp.loose import loose_program
 from rlinit.exact.stages.milp.pipeline import chunk_program
 from rlinit.exact.stages.milp.program import StageProgram

@@ -10,7 +10,7 @@ from typing import Literal
 from rlinit.comparison.baselines import Baseline
 from rlinit.comparison.stages import stage_baselines
 from rlinit.errors import InvalidGraph
-from rlinit.exact.stages.effort import FEW_IDEALS
+from rlinit.exact.effort import FEW_IDEALS
 from rlinit.exact.stages.ideals.node_merging import MergedProblem, merge_weightless
 from rlinit.heuristics.stages import STAGE_HEURISTICS
 from rlinit.solving import stage_phases

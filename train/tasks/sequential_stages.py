@@ -29,7 +29,7 @@ from rlinit.agent.sequential.pointer_network import (
 from rlinit.agent.stages.features import slice_orders
 from rlinit.arrays import BoolArray, FloatArray, IntArray
 from rlinit.datasets.random.stage_problems import ProblemParams
-from rlinit.exact.stages.effort import FEW_IDEALS
+from rlinit.exact.effort import FEW_IDEALS
 from rlinit.exact.stages.ideals.solve import solve_ideals
 from rlinit.train.tasks.fields import require
 from rlinit.train.tasks.protocol import Choices

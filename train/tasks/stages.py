@@ -26,7 +26,7 @@ from rlinit.arrays import FloatArray, IntArray
 from rlinit.datasets.random.stage_problems import ProblemParams, draw_problems
 from rlinit.datasets.random.synthetic import SEED_BITS
 from rlinit.datasets.zoo import imagenet
-from rlinit.exact.stages.effort import FEW_IDEALS
+from rlinit.exact.effort import FEW_IDEALS
 from rlinit.exact.stages.ideals.solve import solve_ideals
 from rlinit.hardware import Hardware
 from rlinit.kernels.batches import disjoint_union

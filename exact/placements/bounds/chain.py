@@ -26,7 +26,6 @@ import numpy as np
 
 from rlinit.arrays import ROUNDING, BoolArray, FloatArray, IntArray
 from rlinit.budget import Budget, WorkShares
-from rlinit.exact.effort import CHOICES
 from rlinit.exact.placements.analysis.batches import data_flow
 from rlinit.exact.placements.analysis.chains import segment_problem
 from rlinit.exact.placements.analysis.open_propagation import carry_open
@@ -35,6 +34,9 @@ from rlinit.exact.placements.analysis.symmetry import alike_devices
 from rlinit.exact.placements.analysis.time_windows import ShardWindows
 from rlinit.exact.placements.bounds.destructive import DestructiveSearch
 from rlinit.placements.problem import PlacementProblem
+
+_CHOICES, _LONG_CHOICES = 1_000, 100
+"""Choices of a turn: those of trials of a single segment, and those of a longer one, shared by what it is made of."""
 
 
 def _fixed_ends(problem: PlacementProblem, ends: tuple[int, int], pair: tuple[int, int]) -> BoolArray:
@@ -157,7 +159,7 @@ class _Segment:
 
     def improve(self, pair: tuple[int, int], upper: float, budget: Budget) -> None:
         """Try makespans for devices of the ends, at first below `upper` and by propagation alone."""
-        choices = max(1, CHOICES // self.size)  # shared by what it is made of
+        choices = _CHOICES if self.size == 1 else max(1, _LONG_CHOICES // self.size)
         label, alike = int(self._alike[pair]), self.alike(pair)
         if label not in self._trials:
             allowed, choices = _fixed_ends(self.problem, self._ends, pair), 0

@@ -33,7 +33,7 @@ import numpy as np
 
 from rlinit.arrays import MOST_CELLS, SAFETY, BoolArray, FloatArray, IntArray
 from rlinit.budget import WATCH_S, Budget
-from rlinit.exact.effort import CHOICES, CLOSE, ENDS, MORE, PASSES, QUOTA
+from rlinit.exact.effort import CHOICES, CLOSE, MORE, PASSES, QUOTA
 from rlinit.exact.placements.analysis.batches import DataFlow, data_flow
 from rlinit.exact.placements.analysis.reachability import in_words, reachability
 from rlinit.exact.placements.analysis.rounding import makespan_quantum
@@ -46,6 +46,9 @@ from rlinit.exact.solvers.quantum import round_up
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import PlacementProblem
 from rlinit.plan import OPTIMALITY_TOLERANCE
+
+_ENDS, _LAGS_ENDS = 64, 24
+"""Most ends of intervals on each side in a pass; where lags are known, which say most, problems are large."""
 
 _FIRST_STEP = 0.02
 """Of the largest trial: how far above the bound one is at first."""
@@ -228,6 +231,7 @@ class DestructiveSearch:
                 self.raise_bound(loads.bound_s)
             none = (np.zeros((0, 2), np.int64), np.zeros((0, d, d)))
             lag_ends, lag_s = self._lags or none
+            ends = _ENDS if self._lags is None else _LAGS_ENDS
             self._trial = Trial(
                 least=problem.op_time_s,
                 weight=self.weight,
@@ -238,7 +242,7 @@ class DestructiveSearch:
                 held=problem.weight_bytes + problem.shard_bytes,
                 capacity=problem.capacity_bytes * CAPACITY_SLACK,
                 kind=_kinds(problem),
-                most_ends=max(1, min(ENDS, math.isqrt(2 * QUOTA // max(1, n * d)))),
+                most_ends=max(1, min(ends, math.isqrt(2 * QUOTA // max(1, n * d)))),
                 lag_ends=lag_ends,
                 lag_s=lag_s,
             )

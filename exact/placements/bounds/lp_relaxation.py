@@ -35,14 +35,19 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import NOTABLE, SAFETY, FloatArray, IntArray
 from rlinit.budget import ROWS_A_LOOK, Budget, reserve
-from rlinit.exact.effort import ENDS
 from rlinit.exact.placements.analysis.time_windows import ShardWindows
 from rlinit.exact.solvers.linear_model import power_of_two_unit
 from rlinit.exact.solvers.lp_dual_bound import LinearProgram, LinearSolution
 from rlinit.placements.problem import PlacementProblem
 
+_FEWEST, _ENDS = 20, 0.1
+"""Rows from the start and to the end of each round and device: some, and a share of all."""
+
 _INTERVALS = 4
 """Rows of intervals for each device in a round."""
+
+_THRESHOLDS = 48
+"""Starts, and ends, of intervals that are looked at."""
 
 
 class CutPool:
@@ -513,18 +518,18 @@ class PlacementLP:
 
 
 def _largest(values: FloatArray, least: float) -> list[int]:
-    """Return where the largest values are, of those above `least`, largest first and at most `ENDS`."""
-    order = np.argsort(-values, kind="stable")[:ENDS]
+    """Return where the largest values are, of those above `least`, largest first and at most `_ENDS` of all."""
+    order = np.argsort(-values, kind="stable")[: _FEWEST + int(_ENDS * len(values))]
     chosen: list[int] = order[values[order] > least].tolist()
     return chosen
 
 
 def _thresholds(values: FloatArray) -> FloatArray:
-    """Return 0 and at most `ENDS` of the values, sorted."""
+    """Return 0 and at most `_THRESHOLDS` of the values, sorted."""
     distinct = np.unique(np.append(values, 0.0))
-    if len(distinct) <= ENDS:
+    if len(distinct) <= _THRESHOLDS:
         return distinct
-    picked: FloatArray = distinct[np.linspace(0, len(distinct) - 1, ENDS).astype(np.int64)]
+    picked: FloatArray = distinct[np.linspace(0, len(distinct) - 1, _THRESHOLDS).astype(np.int64)]
     return picked
 
 

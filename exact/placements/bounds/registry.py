@@ -28,7 +28,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from rlinit.arrays import MOST_CELLS, ROUNDING, BoolArray, FloatArray
-from rlinit.budget import SIDE_SHARE, UNLIMITED, WATCH_S, Budget
+from rlinit.budget import UNLIMITED, WATCH_S, Budget
 from rlinit.exact.effort import CHOICES, PASSES, PROGRAM_SIZE
 from rlinit.exact.placements.analysis.chains import best_chain
 from rlinit.exact.placements.analysis.reachability import reachability, reachable_sums
@@ -53,6 +53,11 @@ _CHOICES = 40_000
 _CHAINS = ((40, 1.0), (60, 0.25), (100, 0.25))
 """Most ops between neighbours, and what a further op must gain: the first for which there are chains. Longer segments
 come of shorter ones by themselves."""
+
+_FIRST_SHARE, _CHAIN_SHARE, _BEHIND_SHARE = 0.25, 0.9, 0.4
+"""Of what is left of the budget: for the relaxation, and then for what paths prove of every segment and pair of
+devices, before the chain; for the chain; and for a chain that is behind."""
+
 _TRIED, _LOOKS, _LOOK_S = 2, 5, 0.2
 """Chains of which that goes on which proves most after so many looks, each of some choices or, where a clock ends the
 search, so many seconds: cells of 43 ops need segments of 60, those of 30 are better bounded in segments of 40."""
@@ -352,7 +357,7 @@ class JoinedBound:
             return self.bound_s
         if not self._begun:
             self._begun = True
-            share = budget.share(budget.remaining_s * SIDE_SHARE) if self._with_chain else budget
+            share = budget.share(budget.remaining_s * _FIRST_SHARE) if self._with_chain else budget
             self._relax(share)
             if self._with_chain and self.bound_s < self._upper:
                 self._chain = _chain(self._problem, self._window, self._upper, budget)
@@ -360,7 +365,7 @@ class JoinedBound:
             return self.bound_s
         # Where the chain is behind, too much of the problem is beside it to catch up soon.
         ahead = self._chain.bound_s >= self.bound_s
-        share = budget.share(budget.remaining_s * (1.0 - SIDE_SHARE if ahead else SIDE_SHARE))
+        share = budget.share(budget.remaining_s * (_CHAIN_SHARE if ahead else _BEHIND_SHARE))
         counted = budget.remaining_s == np.inf  # Where no clock ends it, work does.
         self._raise(self._chain.run(_CHOICES if counted else UNLIMITED, share))
         if self.bound_s < self._upper:
@@ -426,7 +431,7 @@ def _chain(problem: PlacementProblem, window: ShardWindows, upper: float, budget
         chain = best_chain(problem, reach, least, span, gain, budget) if len(found) < _TRIED else []
         if chain and chain not in found:
             found.append(chain)
-    tables = budget.share(SIDE_SHARE * budget.remaining_s)
+    tables = budget.share(_FIRST_SHARE * budget.remaining_s)
     return _BestChain([ChainBound(problem, window, chain, upper, tables) for chain in found]) if found else None
 
 

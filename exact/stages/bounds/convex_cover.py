@@ -13,9 +13,8 @@ from scipy.sparse import csr_array
 
 from rlinit.arrays import FloatArray
 from rlinit.budget import Budget
-from rlinit.exact.effort import ROUNDS
+from rlinit.exact.effort import NARROW, ROUNDS
 from rlinit.exact.stages.bounds.convex_load import StageRoom, best_load, reach_bits
-from rlinit.exact.stages.effort import NARROW
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.stages.passes import HALVINGS
 from rlinit.stages.problem import StageProblem

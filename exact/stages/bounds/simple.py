@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 from rlinit.arrays import SAFETY, FloatArray
 from rlinit.budget import Budget
 from rlinit.errors import SolverFailure
-from rlinit.exact.stages.effort import PREPARATION
+from rlinit.exact.effort import PREPARATION
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.kernels.stages.priorities import balance_prices
 from rlinit.stages.problem import StageProblem, Value

@@ -9,8 +9,7 @@ import numpy as np
 
 from rlinit.arrays import SAFETY, FloatArray, IntArray, inverse_of
 from rlinit.budget import Budget, reserve
-from rlinit.exact.effort import CLOSE, QUOTA
-from rlinit.exact.stages.effort import FEW_IDEALS
+from rlinit.exact.effort import CLOSE, FEW_IDEALS, QUOTA
 from rlinit.exact.stages.groups.arrays import GroupData, GroupLimits, GroupSums, Lattice, VariantArrays
 from rlinit.exact.stages.groups.passes import group_pass
 from rlinit.exact.stages.groups.variants import choose_rows, gather, in_flight, largest_share, moved_seconds, new_rows

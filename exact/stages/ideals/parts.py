@@ -14,9 +14,9 @@ import numpy as np
 
 from rlinit.arrays import ROUNDING, SAFETY, FloatArray, IntArray, inverse_of
 from rlinit.budget import ROWS_A_LOOK, Budget
+from rlinit.exact.effort import NARROW
 from rlinit.exact.stages.bounds.convex_load import reach_bits
 from rlinit.exact.stages.bounds.simple import allowed_classes, load_balance
-from rlinit.exact.stages.effort import NARROW
 from rlinit.exact.stages.ideals import part_passes
 from rlinit.exact.stages.ideals.bottleneck_search import across_sums, stage_sums
 from rlinit.exact.stages.ideals.enumeration import Ideals, enumerate_parts

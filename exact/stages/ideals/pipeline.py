@@ -8,7 +8,7 @@ import numpy as np
 
 from rlinit.arrays import ROUNDING
 from rlinit.budget import Budget
-from rlinit.exact.stages.effort import PREPARATION
+from rlinit.exact.effort import PREPARATION
 from rlinit.exact.stages.ideals.bottleneck_search import BottleneckSearch
 from rlinit.exact.stages.ideals.chain_order import ChainOrder
 from rlinit.exact.stages.ideals.enumeration import Ideals

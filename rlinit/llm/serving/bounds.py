@@ -25,7 +25,7 @@ import numpy as np
 
 from rlinit.arrays import ROUNDING, SAFETY, FloatArray, IntArray
 from rlinit.errors import SolverFailure
-from rlinit.exact.stages.effort import ROUNDS
+from rlinit.exact.effort import ROUNDS
 from rlinit.llm.serving.coverage import by_passes, by_sizes, span_sizes
 from rlinit.llm.serving.fleets import SINK, SOURCE, Fleet, Kinds
 from rlinit.llm.serving.sweeping import least_covers, used_units

@@ -36,7 +36,7 @@ import numpy as np
 
 from rlinit.arrays import ROUNDING, SAFETY, FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.exact.stages.effort import NARROW
+from rlinit.exact.effort import NARROW
 from rlinit.kernels.compiled import njit
 from rlinit.llm.serving.fleets import Fleet, Kinds
 

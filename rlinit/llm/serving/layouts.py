@@ -31,7 +31,7 @@ import numpy as np
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.errors import InvalidPlan
-from rlinit.exact.stages.effort import NARROW
+from rlinit.exact.effort import NARROW
 from rlinit.files import write_json
 from rlinit.llm.serving.bounds import ServingBound, best_bound, coverage_bound, covers_of, ways_of
 from rlinit.llm.serving.fleets import SINK, SOURCE, Fleet, Kinds, load_fleet
