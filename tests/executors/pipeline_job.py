@@ -1,4 +1,8 @@
-"""What each process of the pipeline tests runs under torchrun; the argument says which case."""
+"""What processes of the pipeline tests run.
+
+``torchrun``: three processes, forked by torchrun's agent from one that has loaded what they need, the last of which
+ends in the middle. ``correct``: one process that was started by hand, with torchrun's variables.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +12,37 @@ import sys
 import numpy as np
 import pytest
 import torch
+import torch.distributed.pipelining  # so that processes have it when they part
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import rlinit.executors
 from rlinit.errors import InvalidPlan
 from rlinit.executors.pipeline import PipelineExecutor
+from rlinit.graph import Graph
 from tests.executors.models import Chain, Inception, RandomNet, Reversed, TinyTransformer, check_same, graph_of
 from tests.executors.plans import random_hardware, stage_plan
 
+Case = tuple[torch.nn.Module, torch.Tensor, int, Graph]
+"""A model, its input, the number of micro-batches, and the model's graph."""
 
-def correct(size: int, most: int = 9) -> None:
-    """Run several models, cut at random ops, and compare on the last process."""
+
+def cases(most: int = 9) -> list[Case]:
+    """Export several models."""
     torch.manual_seed(0)
-    cases = [
+    made = [
         (Chain().eval(), torch.randn(4, 3, 8, 8), 2),
         (Inception().eval(), torch.randn(4, 3, 8, 8), 1),
         (TinyTransformer().eval(), torch.randint(0, 50, (4, 7)), 4),
         (RandomNet(3).eval(), torch.randn(4, 4), 2),
         (RandomNet(4).eval(), torch.randn(4, 4), 1),
     ]
-    for at, (model, x, parts) in enumerate(cases[:most]):
-        graph = graph_of(model, (x,))
+    return [(model, x, parts, graph_of(model, (x,))) for model, x, parts in made[:most]]
+
+
+def correct(size: int, made: list[Case]) -> None:
+    """Run several models, cut at random ops, and compare on the last process."""
+    for at, (model, x, parts, graph) in enumerate(made):
         rng = np.random.default_rng(at)
         cuts = np.sort(rng.integers(0, graph.num_ops, size - 1))
         place = np.empty(graph.num_ops, np.int64)
@@ -58,24 +73,34 @@ def refused(size: int) -> None:
             rlinit.executors.execute(plan, model, x, graph=graph, executor=PipelineExecutor(microbatches=parts))
 
 
-def killed(size: int) -> None:
-    """Check what is refused, then end one process in the middle."""
+def killed(size: int, made: list[Case]) -> None:
+    """Check what is refused and what is correct, then end one process in the middle."""
+    torch.distributed.init_process_group("gloo")
     refused(size)
-    correct(size)
+    correct(size, made)
     print("all was well until then", flush=True)
-    model, x = Chain().eval(), torch.randn(4, 3, 8, 8)
-    graph = graph_of(model, (x,))
+    model, x, _, graph = made[0]
     plan = stage_plan(graph, random_hardware(0, size), [size * at // graph.num_ops for at in range(graph.num_ops)])
     if int(os.environ["RANK"]) == size - 1:
         os._exit(7)
     rlinit.executors.execute(plan, model, x, graph=graph, executor=PipelineExecutor(time_limit_s=20.0))
 
 
+def under_torchrun(size: int) -> None:
+    """Start processes as torchrun does, and see which one failed first."""
+    config = LaunchConfig(1, 1, size, rdzv_backend="c10d", rdzv_endpoint="127.0.0.1:0", start_method="fork")
+    config.max_restarts, config.monitor_interval = 0, 0.1
+    with pytest.raises(ChildFailedError) as found:
+        elastic_launch(config, killed)(size, cases())
+    rank, failure = found.value.get_first_failure()
+    assert (rank, failure.exitcode) == (size - 1, 7)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo")
-    if sys.argv[1] == "killed":
-        killed(int(os.environ["WORLD_SIZE"]))
+    if sys.argv[1] == "torchrun":
+        under_torchrun(3)
     else:
-        correct(int(os.environ["WORLD_SIZE"]), int(sys.argv[2]))
-    torch.distributed.destroy_process_group()
+        torch.distributed.init_process_group("gloo")
+        correct(int(os.environ["WORLD_SIZE"]), cases(int(sys.argv[2])))
+        torch.distributed.destroy_process_group()
