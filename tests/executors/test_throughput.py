@@ -13,6 +13,7 @@ import rlinit
 import rlinit.executors
 from rlinit import Graph
 from rlinit.errors import InvalidPlan
+from rlinit.importers.torch.export import exported
 from tests.draws import draws
 from tests.executors.plans import random_hardware, random_plan
 from tests.late import late_imports
@@ -97,9 +98,9 @@ MODELS: dict[str, Callable[[], Made]] = {
     "gpt2": gpt2,
     "llama": lambda: language("Llama"),
     "llama, masked": lambda: language("Llama", masked=True),
-    "qwen3": lambda: language("Qwen3", head_dim=4),
+    "qwen3": lambda: language("Qwen3", head_dim=4, num_hidden_layers=1),
     "gemma2": lambda: language("Gemma2", head_dim=4, sliding_window=4),
-    "mistral": lambda: language("Mistral", sliding_window=4),
+    "mistral": lambda: language("Mistral", sliding_window=4, num_hidden_layers=1),
     "bert": bert,
     "whisper": whisper,
     "swin": swin,
@@ -110,6 +111,22 @@ MODELS: dict[str, Callable[[], Made]] = {
     "lstm": lambda: (nn.LSTM(8, 8, batch_first=True).eval(), (torch.randn(4, 5, 8),), {}),
     "random": lambda: (RandomNet(3, 20).eval(), (torch.randn(4, 4),), {}),
 }
+
+
+@pytest.fixture(autouse=True)
+def known_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Export a model once for inputs of the same shapes, not again for every plan and every run."""
+    known: dict[str, Any] = {}
+
+    def known_program(module: Any, *call: Any) -> Any:
+        leaves, structure = torch.utils._pytree.tree_flatten(call)
+        shapes = [(leaf.shape, leaf.dtype) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        key = str((id(module), structure, shapes))
+        if key not in known:
+            known[key] = exported(module, *call)
+        return known[key]
+
+    monkeypatch.setattr("rlinit.importers.torch.export.exported", known_program)
 
 
 def first(value: Any) -> Any:
