@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+import functools
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import transformers as installed
+from torch.onnx._internal.exporter._registration import ONNXRegistry
 
 transformers: Any = installed
 
@@ -98,13 +101,17 @@ CASES: Mapping[str, tuple[Callable[[], tuple[Any, tuple[Any, ...]]], dict[str, A
 }
 
 
+once = staticmethod(functools.cache(ONNXRegistry.from_torchlib))
+"""What torch reads anew for every export to ONNX, by the version of its operators."""
+
+
 def exported(case: str, path: Path) -> tuple[Any, tuple[Any, ...]]:
     """Write a case's model to an ONNX file, and return the model and its arguments."""
     make, options = CASES[case]
     torch.manual_seed(0)
     model, args = make()
     model = First(model).eval()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), patch.object(ONNXRegistry, "from_torchlib", once):
         warnings.simplefilter("ignore")
         # A copy, since tracing leaves tensors in Swin where it had numbers.
         torch.onnx.export(copy.deepcopy(model), args, str(path), verbose=False, **options)

@@ -61,7 +61,7 @@ def check_nodes(graph: Graph, path: Path, model: Any, args: Any) -> None:
     """Ops on two devices by turns run as the nodes that they stand for, with the model's outputs."""
     plan = placed_plan(graph, {op: f"d{at % 2}" for at, op in enumerate(graph.names)})
     read = onnx.load(path, load_external_data=False).graph.input
-    made = rlinit.run(plan, path, *(value.numpy() for value in args[: len(read)]))
+    made = rlinit.run(plan, path, *(value.numpy() for value in args[: len(read)]), graph=graph)
     with torch.no_grad():
         assert np.allclose(next(iter(made.values())), model(*args).numpy(), atol=1e-4)
     assert sum(len(row.get("nodes", [])) > 1 for row in graph.extras.values()) > 0
