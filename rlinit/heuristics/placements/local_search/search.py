@@ -41,6 +41,9 @@ _FIRST_RATE = 200_000.0
 _STEPS = (250, 4_000)
 """Fewest and most steps of a search along critical paths; doubled while it finds nothing better."""
 
+_LEAST_SHARE = 0.08
+"""Of all work, what each way to search gets at least."""
+
 _TIMELINE_COST = 30
 """Moves in windows that take about the time of one whole timeline."""
 
@@ -228,7 +231,7 @@ class _Search:
         self._moved: _Windows | None = None
         if self._groups:
             self._ways.append(self._from_moved_group)
-        self._shares = WorkShares(len(self._ways))
+        self._shares = WorkShares(len(self._ways), _LEAST_SHARE)
         self.rate = _FIRST_RATE
 
     def _value_of(self, tried: Placement) -> float:
