@@ -265,7 +265,7 @@ _START = Phase(
     _contiguous_start,
     0.25,
     (NO_PLAN,),
-    because="a start, proven best where ideals are few; ledger, 4 s: 0.58 (0.26 to 1.22) on 15 problems",
+    because="a start, proven best where ideals are few; ledger, 4 s: 0.61 (0.27 to 1.28) on 15 problems",
 )
 _PACK = Phase(
     "simple start",
@@ -278,9 +278,9 @@ _ANNEAL = Phase(
     _anneal,
     0.4,
     (_MANY_PLACES,),
-    because="moves, exchanges; ledger, 4 s: 0.89 (0.83 to 0.96) on 6 problems",
+    because="moves, exchanges; ledger, 4 s: 0.89 (0.82 to 0.96) on 6 problems",
 )
-_PROGRAM = Phase("full program", _program, because="exact; ledger, 4 s: 0.80 (0.64 to 0.96) on 10 problems")
+_PROGRAM = Phase("full program", _program, because="exact; ledger, 4 s: 0.80 (0.65 to 0.97) on 10 problems")
 
 SPLIT_METHODS: dict[str, Strategy[SplitSearch]] = {
     "auto": (

@@ -153,7 +153,7 @@ _AUTO: Strategy[StageSearch] = (
         0.15,
         (_PIPELINE, _UNLIKE),
         because="lines of 25 to 75 tasks, 6 s: gaps are 0.35 (0.28 to 0.42) of those without it, in 1 s the same; "
-        "ledger, 6 s: 0.74 (0.61 to 0.89) on 13 problems",
+        "ledger, 6 s: 0.75 (0.62 to 0.89) on 13 problems",
     ),
     Phase(
         "bound intervals",
@@ -199,8 +199,8 @@ _AUTO: Strategy[StageSearch] = (
         _bound("intervals"),
         0.8,
         (_PIPELINE, _ALIKE, _TRANSFERS),
-        because="more intervals, below a better value; few devices alike, 10 s: the integral is 0.36 (0.24 to "
-        "0.52) of that without "
+        because="more intervals, below a better value; few devices alike, 10 s: the integral is 0.35 (0.24 to "
+        "0.51) of that without "
         "(benchmarks.ledger --problem stages --families 'few devices alike' --seconds 10 --only 'bound intervals')",
     ),
     Phase(
