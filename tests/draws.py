@@ -1,4 +1,4 @@
-"""How many examples slow properties draw: a quarter by default, many in ``make fuzz``."""
+"""How many examples slow properties draw: a fifth by default, many in ``make fuzz``."""
 
 from __future__ import annotations
 
