@@ -166,7 +166,7 @@ def test_no_segment_takes_less_than_its_bound(first: int) -> None:
 def test_pairs_of_alike_devices_share_their_bounds(transfers: Transfers) -> None:
     """Two alike devices and a third: no pair of devices takes less than what is proven for pairs like it."""
     alike, shared = np.array([0, 0, 2]), 0
-    for seed in range(draws(12)):
+    for seed in range(draws(15)):
         problem = random_placement_problem(seed, 5, 3, transfers=transfers, density=0.5, integer=seed % 2 == 0)
         pace, delay = (np.where(np.eye(3) > 0, 0.0, each.max()) for each in (problem.s_per_byte, problem.delay_s))
         capacity = problem.capacity_bytes[alike]
