@@ -21,9 +21,11 @@ from scipy.optimize import linprog
 
 from rlinit.arrays import ROUNDING, FloatArray, IntArray
 from rlinit.budget import Budget
-from rlinit.exact.effort import ROUNDS
 from rlinit.hardware import CAPACITY_SLACK
 from rlinit.placements.problem import PlacementProblem
+
+_ROUNDS = 60
+"""Steps of the multipliers at most; with 100, the bound is 0.05% higher after 1.7 times as long."""
 
 _CLOSE = 1e-5
 """Relative gain that is not worth another step."""
@@ -94,7 +96,7 @@ def _cutting_planes(problem: PlacementProblem, allowed: NDArray[np.bool_], budge
     best = LoadBound(0.0, weight, priced)
     most = max(float(np.where(useful, seconds[:, :, 1:], 0.0).max(axis=(1, 2)).sum()), 1e-300)
     rows: list[FloatArray] = []
-    for _ in range(ROUNDS):
+    for _ in range(_ROUNDS):
         with np.errstate(invalid="ignore"):
             cost = np.where(np.isfinite(seconds), seconds * weight[:, None], np.inf)
         cost[:, capped] += penalty[:, None] * held
