@@ -12,13 +12,12 @@ import numpy as np
 from rlinit.costs.table import CostRow, CostTable, InvalidCostTable
 from rlinit.files import parse_json
 from rlinit.graph import Graph
-from rlinit.units import MS_PER_S
 
 __all__ = ["load_trace"]
 
 _MAX_BYTES = 1 << 30
 """Of a trace once unpacked, against archives that unpack without end."""
-_US = MS_PER_S**-2
+_US = 1e-6
 """Seconds in the unit of traces, microseconds."""
 
 

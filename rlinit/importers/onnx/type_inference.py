@@ -43,6 +43,9 @@ _FOLDABLE = frozenset(
 _MAX_ELEMENTS = 1 << 20
 """Elements of a tensor worth evaluating for a shape."""
 
+_MAX_ROUNDS = 16
+"""Of inference: values that one round evaluates give shapes to the next."""
+
 
 def inferred_types(model: Any) -> dict[str, TensorType]:
     """Return the types of a model's tensors, as far as they follow from its inputs' types.
@@ -71,7 +74,7 @@ def inferred_types(model: Any) -> dict[str, TensorType]:
         for value in _run(model, data_prop=False).graph.value_info:
             elements[value.name] = value.type.tensor_type.elem_type
         _evaluate(model, types, values)
-    while True:  # values that one round evaluates give shapes to the next
+    for _ in range(_MAX_ROUNDS):
         types = {}
         _collect(_run(_with_values(model, values, elements), data_prop=data_prop).graph, types)
         types.update((name, _described(name, array)) for name, array in values.items())
