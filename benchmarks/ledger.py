@@ -30,9 +30,9 @@ from rlinit.solving import placement_phases
 from rlinit.solving.activations import ACTIVATION_METHODS, INTERLEAVED_METHODS, TRAINING_METHODS
 from rlinit.solving.groups import GROUP_METHODS
 from rlinit.solving.phases import Phase
-from rlinit.solving.placements import PLACEMENT_METHODS
+from rlinit.solving.placement_strategies import PLACEMENT_METHODS
 from rlinit.solving.splits import SPLIT_METHODS
-from rlinit.solving.stages import STAGE_METHODS
+from rlinit.solving.stage_strategies import STAGE_METHODS
 
 _METHODS: dict[str, tuple[dict[str, Any], ...]] = {
     "stages": (STAGE_METHODS, SPLIT_METHODS, ACTIVATION_METHODS),

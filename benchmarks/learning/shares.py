@@ -26,8 +26,8 @@ from benchmarks.learning.protocol import Comparison, compare, primal_dual_integr
 from benchmarks.learning.strategy import LEAST, run
 from benchmarks.record import count_processor_time, save
 from rlinit.solving.phases import Phase
-from rlinit.solving.placements import PLACEMENT_METHODS
-from rlinit.solving.stages import STAGE_METHODS
+from rlinit.solving.placement_strategies import PLACEMENT_METHODS
+from rlinit.solving.stage_strategies import STAGE_METHODS
 
 _OPENING = {"first search", "few ideals"}
 """The phases behind which bounds are early."""

@@ -43,9 +43,9 @@ from rlinit.agent.selection import StageChoice, choose_for_stages, load_stage_ag
 from rlinit.agent.stages.agent import OneShotStageAgent
 from rlinit.solving import placement_phases, stage_phases
 from rlinit.solving.phases import Phase
-from rlinit.solving.placements import PLACEMENT_METHODS
+from rlinit.solving.placement_strategies import PLACEMENT_METHODS
 from rlinit.solving.stage_phases import StageSearch
-from rlinit.solving.stages import STAGE_METHODS
+from rlinit.solving.stage_strategies import STAGE_METHODS
 
 Side = Callable[[], AbstractContextManager[object]]
 History = list[tuple[float, float | None, float | None]]

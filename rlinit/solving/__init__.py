@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from rlinit.late import late_names
 
 if TYPE_CHECKING:
-    from rlinit.solving import activations, api, groups, phases, placements, splits, stages
+    from rlinit.solving import activations, api, groups, phases, placement_strategies, splits, stage_strategies
 
-__all__ = ["activations", "api", "groups", "phases", "placements", "splits", "stages"]
+__all__ = ["activations", "api", "groups", "phases", "placement_strategies", "splits", "stage_strategies"]
 
 __getattr__, _ = late_names(__name__)

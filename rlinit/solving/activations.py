@@ -35,7 +35,7 @@ from rlinit.solving.plans import Request
 from rlinit.solving.splits import SPLIT_BOUNDING, SPLIT_METHODS, SplitProblem, SplitSearch
 from rlinit.solving.stage_bounds import NOTHING_FITS
 from rlinit.solving.stage_phases import MOST_IDEALS, StageSearch, take_result
-from rlinit.solving.stages import METHODS, bounding_phases, checked_strategy, lowered_stages, stage_strategy
+from rlinit.solving.stage_strategies import METHODS, bounding_phases, checked_strategy, lowered_stages, stage_strategy
 from rlinit.stages.activation_problem import StageActivations, activation_value, with_activations
 from rlinit.stages.passes import HALVINGS
 from rlinit.stages.plan_fields import stage_parts, stages_from_plan

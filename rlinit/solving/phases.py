@@ -1,7 +1,8 @@
 """Phases, of which strategies consist, and the driver that follows them: `solve`, `explain` and `bound`.
 
-The strategies themselves are tables of phases: `rlinit.solving.stages` for pipelines, `rlinit.solving.placements`. A
-`Kind` of problems gives `Form`s, of which the driver knows no more than what stands there.
+The strategies themselves are tables of phases: `rlinit.solving.stage_strategies` for pipelines,
+`rlinit.solving.placement_strategies`. A `Kind` of problems gives `Form`s, of which the driver knows no more than what
+stands there.
 """
 
 from __future__ import annotations
@@ -198,7 +199,7 @@ def kind_of(options: SolveOptions) -> Kind[Any]:
         The problem.
     """
     if places_ops(options.objective):
-        return solving.placements.PLACEMENTS
+        return solving.placement_strategies.PLACEMENTS
     if groups_devices(options):
         return solving.groups.GROUPS
     if options.training is not None:
@@ -207,7 +208,7 @@ def kind_of(options: SolveOptions) -> Kind[Any]:
         return solving.activations.ACTIVATIONS
     if splits_devices(options):
         return solving.splits.SPLITS
-    return solving.stages.MEMORY if options.objective == "memory" else solving.stages.PIPELINES
+    return solving.stage_strategies.MEMORY if options.objective == "memory" else solving.stage_strategies.PIPELINES
 
 
 def check_method(options: SolveOptions, *, bounds: bool = False) -> None:

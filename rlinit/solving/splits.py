@@ -16,7 +16,7 @@ import numpy as np
 from rlinit.budget import UNLIMITED, Budget
 from rlinit.comparison.baselines import Baseline, cut_order
 from rlinit.comparison.stages import stage_baselines
-from rlinit.exact.effort import FEW_IDEALS
+from rlinit.exact.effort import FEW_IDEALS, PROGRAM_SIZE
 from rlinit.exact.stages.bounds.anchored_cut import anchored_cut_bound
 from rlinit.exact.stages.bounds.rounding import value_quantum
 from rlinit.exact.stages.bounds.simple import simple_bound
@@ -35,7 +35,7 @@ from rlinit.solving.common.incumbent import Incumbent, Progress, for_stages
 from rlinit.solving.common.options import SolveOptions
 from rlinit.solving.phases import NO_PLAN, NO_SCHEDULE, Condition, Form, Kind, Phase, Strategy, follow
 from rlinit.solving.plans import Request
-from rlinit.solving.stage_bounds import MOST_PLACES, PROGRAM_NODES, TOO_LARGE
+from rlinit.solving.stage_bounds import PROGRAM_NODES, TOO_LARGE
 from rlinit.solving.stage_phases import FEW_PLACES, StageSearch, take_result
 from rlinit.stages.lowering import LoweredStages, lower_stages
 from rlinit.stages.problem import StageAssignment, StageProblem, evaluate
@@ -227,7 +227,7 @@ def _program(search: SplitSearch) -> None:
     incumbent = search.incumbent
     if incumbent.finished:
         return
-    if search.form.num_places > MOST_PLACES:
+    if search.form.num_places > PROGRAM_SIZE:
         incumbent.note = TOO_LARGE
         return
     with incumbent.in_phase("milp"):

@@ -22,13 +22,10 @@ from rlinit.stages.problem import Value
 
 NOTHING_FITS = "no assignment respects precedence, memory and exclusions together"
 
-MOST_PLACES = PROGRAM_SIZE
-"""Nodes times stages of a problem that is given to SCIP at most."""
-
 PROGRAM_NODES = 2_000
 """Branch-and-bound nodes of a program on SCIP where no time limit is set, so that runs repeat."""
 
-TOO_LARGE = f"programs on SCIP were left out: more than {MOST_PLACES:,} ops times stages"
+TOO_LARGE = f"programs on SCIP were left out: more than {PROGRAM_SIZE:,} ops times stages"
 
 _TIMED_INTERVALS = 1_000_000
 """Intervals of ideals at most where a time limit ends the search."""
@@ -61,7 +58,7 @@ def bound_phase(incumbent: StageIncumbent, name: str) -> None:
 
 def fits_scip(incumbent: StageIncumbent) -> bool:
     """Return whether the problem is small enough for a program on SCIP; leave a note where it is not."""
-    if incumbent.problem.num_nodes * incumbent.problem.num_stages <= MOST_PLACES:
+    if incumbent.problem.num_nodes * incumbent.problem.num_stages <= PROGRAM_SIZE:
         return True
     incumbent.note = TOO_LARGE
     return False

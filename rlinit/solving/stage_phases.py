@@ -48,10 +48,6 @@ FEW_PLACES = 240
 _OPENING_LOADS = 200
 """Loads of the first beam for each op and class: three attempts from either end."""
 
-MAX_CLAUSES = MOST_CLAUSES
-"""Clauses up to which `auto` tries it on pipelines."""
-
-
 MOST_IDEALS = 2_000_000
 """Largest number of ideals to enumerate."""
 
@@ -324,8 +320,8 @@ def has_stage_constraints(search: StageSearch) -> bool:
     """Return whether CP-SAT is there and the pipeline is small enough for it."""
     problem = search.incumbent.problem
     # Paths are counted only where the pairs of ops alone are few.
-    small = problem.num_nodes**2 * problem.num_stages <= 10 * MAX_CLAUSES
-    return small and is_available() and num_clauses(problem) <= MAX_CLAUSES
+    small = problem.num_nodes**2 * problem.num_stages <= 10 * MOST_CLAUSES
+    return small and is_available() and num_clauses(problem) <= MOST_CLAUSES
 
 
 def stage_constraint_program(search: StageSearch) -> None:

@@ -16,7 +16,7 @@ from rlinit.budget import Budget
 from rlinit.errors import CheckpointError, SolverFailure
 from rlinit.exact.placements.bounds.registry import PLACEMENT_BOUNDS
 from rlinit.placements.lowering import lower_placement
-from rlinit.solving import placement_phases, placement_proofs, stage_bounds, stage_phases, stages
+from rlinit.solving import placement_phases, placement_proofs, stage_bounds, stage_phases, stage_strategies
 from rlinit.solving.common.incumbent import for_stages
 from rlinit.stages.lowering import lower_stages
 from rlinit.stages.problem import StageAssignment
@@ -105,7 +105,7 @@ def test_a_placement_survives_every_exact_part(
 @pytest.fixture
 def many_ideals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no dynamic program, and no program of a small problem, close the gap before the bounds are asked."""
-    monkeypatch.setattr(stages, "FEW_PLACES", 0)
+    monkeypatch.setattr(stage_strategies, "FEW_PLACES", 0)
     monkeypatch.setattr(stage_phases, "solve_ideals", lambda *_, **__: None)
     monkeypatch.setattr(stage_bounds, "interval_bound", lambda *_, lower, **__: lower)
 

@@ -12,7 +12,7 @@ from rlinit.datasets.random.randomly_wired import rwnn
 from rlinit.datasets.zoo import imagenet
 from rlinit.errors import RlinitError
 from rlinit.placements.lowering import lower_placement
-from rlinit.solving import placements, stages
+from rlinit.solving import placement_strategies, stage_strategies
 from rlinit.solving.api import explain, prove
 from rlinit.solving.common.incumbent import for_placement
 from rlinit.solving.common.options import SolveOptions
@@ -22,11 +22,15 @@ from rlinit.solving.placement_phases import PlacementSearch, auto_agent
 
 def test_every_phase_has_a_share_and_a_reason() -> None:
     """Shares are fractions of the time left, and each phase says why it is there."""
-    told = [(phase.share, phase.because) for method in stages.STAGE_METHODS for phase in stages.stage_strategy(method)]
+    told = [
+        (phase.share, phase.because)
+        for method in stage_strategies.STAGE_METHODS
+        for phase in stage_strategies.stage_strategy(method)
+    ]
     told += [
         (one.share, one.because)
-        for method in placements.PLACEMENT_METHODS
-        for one in placements.placement_strategy(method)
+        for method in placement_strategies.PLACEMENT_METHODS
+        for one in placement_strategies.placement_strategy(method)
     ]
     assert all(0.0 < share <= 1.0 and why for share, why in told)
 
@@ -57,7 +61,7 @@ def test_conditions_tell_problems_apart() -> None:
 
 def test_the_first_search_comes_before_programs_and_the_agent_only_where_there_is_time() -> None:
     """`auto` for latency searches before the loads are bounded, and asks no agent for a twentieth of a second."""
-    names = [phase.name for phase in placements.PLACEMENT_METHODS["auto"]]
+    names = [phase.name for phase in placement_strategies.PLACEMENT_METHODS["auto"]]
     assert names[:4] == ["coarse schedule", "learned agent", "first search", "bound load"]
     graph, hardware = imagenet.load("MobileNetV2", dtype="fp32"), rlinit.Hardware.preset("moirai-inter")
     problem = lower_placement(graph, hardware, "latency").problem

@@ -11,6 +11,7 @@ from rlinit.comparison.baselines import Baseline
 from rlinit.comparison.stages import stage_baselines
 from rlinit.errors import InvalidGraph
 from rlinit.exact.effort import FEW_IDEALS
+from rlinit.exact.stages.constraint_program import MOST_CLAUSES
 from rlinit.exact.stages.ideals.node_merging import MergedProblem, merge_weightless
 from rlinit.heuristics.stages import STAGE_HEURISTICS
 from rlinit.solving import stage_phases
@@ -77,7 +78,7 @@ _OPENED: Condition[StageSearch] = Condition(
 _OTHERWISE: Condition[StageSearch] = Condition("otherwise", lambda search: not _OPENED.holds(search))
 
 _FEW_CLAUSES: Condition[StageSearch] = Condition(
-    f"CP-SAT is installed and needs at most {stage_phases.MAX_CLAUSES:,} clauses", stage_phases.has_stage_constraints
+    f"CP-SAT is installed and needs at most {MOST_CLAUSES:,} clauses", stage_phases.has_stage_constraints
 )
 
 _OPENING: Strategy[StageSearch] = (
