@@ -57,14 +57,19 @@ _SHAPES = (
 )  # fmt: skip
 """Layers, kinds of machines, machines and networks of fleets."""
 
+_SEVERAL_NETWORKS = (
+    (48, 3, 20, 2), (64, 4, 24, 3), (40, 5, 30, 2), (80, 3, 36, 3), (56, 4, 18, 2), (72, 5, 45, 3),
+)  # fmt: skip
+"""The same, all in several networks."""
+
 
 def fleet_gap(fleet: llm.Fleet, seconds: float) -> float:
     """Return the part of the bound that no layout found in so many seconds serves."""
     return _missing(llm.serve(fleet, time_limit_s=seconds))
 
 
-def _fleets() -> Iterator[LanguageCase]:
-    for seed, shape in enumerate(_SHAPES, start=100):
+def _fleets(shapes: tuple[tuple[int, int, int, int], ...], first_seed: int) -> Iterator[LanguageCase]:
+    for seed, shape in enumerate(shapes, first_seed):
         yield LanguageCase(f"fleet {seed}", shape[0], partial(fleet_gap, made_up(seed, *shape)))
 
 
@@ -108,7 +113,8 @@ def _any_device() -> Iterator[LanguageCase]:
 
 
 LANGUAGE_MODELS: Mapping[str, Callable[[], Iterator[LanguageCase]]] = {
-    "machines that serve": _fleets,
+    "machines that serve": partial(_fleets, _SHAPES, 100),
+    "machines in several networks": partial(_fleets, _SEVERAL_NETWORKS, 200),
     "models served": _models_served,
     "parts on any device": _any_device,
 }
