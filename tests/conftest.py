@@ -42,8 +42,13 @@ FIRST = [
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the order of files: pytest-xdist would begin with those of many tests, quick or slow."""
+    """Keep the order of files: pytest-xdist would begin with those of many tests, quick or slow.
+
+    A file of `FIRST` that was renamed is an error.
+    """
     config.option.loadscopereorder = False
+    if gone := [name for name in FIRST if not (Path(__file__).parent / name).is_file()]:
+        raise pytest.UsageError(f"tests/conftest.py begins with files that are gone: {', '.join(gone)}")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
