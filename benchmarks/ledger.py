@@ -26,6 +26,7 @@ from benchmarks.portfolio import PORTFOLIO, Case, Earned, Side, judge, solve
 from benchmarks.provenance import COMMIT
 from benchmarks.record import RESULTS, count_processor_time, print_table, save
 from rlinit.budget import Budget
+from rlinit.heuristics.placements.local_search import search as local_search
 from rlinit.solving import placement_phases
 from rlinit.solving.activations import ACTIVATION_METHODS, INTERLEAVED_METHODS, TRAINING_METHODS
 from rlinit.solving.groups import GROUP_METHODS
@@ -47,10 +48,22 @@ def _start(name: str) -> Side:
     return lambda: patch.object(placement_phases, "_STARTS", tuple(s for s in placement_phases._STARTS if s != name))
 
 
-_PARTS: dict[str, dict[str, Side]] = {
-    "placements": {f"start {name}": _start(name) for name in placement_phases._STARTS},
-}
-"""Mechanisms inside the coarse schedule, which are left out wherever it runs."""
+def _way(name: str) -> Side:
+    """Return what puts windows in the place of one way of the local search."""
+    return lambda: patch.object(local_search._Search, name, local_search._Search._windows)
+
+
+_PARTS: dict[str, tuple[str, Side, Callable[[Case], bool]]] = {
+    **{f"start {name}": ("coarse schedule", _start(name), lambda _: True) for name in placement_phases._STARTS},
+    "search along critical paths": ("local search", _way("_critical_paths"), lambda case: "inputs" not in case.options),
+    "search under contention": (
+        "local search", _way("_under_contention"), lambda case: case.options.get("transfers", "parallel") != "parallel"
+    ),
+    "search from moved groups": (
+        "local search", _way("_from_moved_group"), lambda case: len(case.graph.groups) > 0
+    ),
+}  # fmt: skip
+"""Mechanisms inside phases of placements: by name the phase, what leaves it out, and on which problems it has a say."""
 
 
 @contextmanager
@@ -91,8 +104,10 @@ def judge_problem(problem: str, case: Case, seconds: float, only: Sequence[str])
         return _strategy(problem, lambda phases: [phase for phase in phases if phase.name != name])
 
     def sides(ran: Sequence[str]) -> dict[str, Side]:
-        parts = _PARTS.get(problem, {}) if "coarse schedule" in ran else {}
-        return {name: partial(leave_out, name) for name in ran} | parts
+        parts = _PARTS.items() if problem == "placements" else ()
+        return {name: partial(leave_out, name) for name in ran} | {
+            name: side for name, (phase, side, concerns) in parts if phase in ran and concerns(case)
+        }
 
     def noting(earned: Earned) -> AbstractContextManager[object]:
         return _strategy(problem, _noting(earned))

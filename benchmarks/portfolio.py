@@ -17,7 +17,7 @@ import numpy as np
 
 import rlinit
 from benchmarks.families.placements import tight
-from benchmarks.learning.families import FAMILIES, Case, assembly_lines
+from benchmarks.learning.families import FAMILIES, OTHER_RULES, Case, assembly_lines
 from benchmarks.learning.protocol import primal_dual_integral
 from rlinit.datasets.published import assembly_line
 from rlinit.datasets.published.location import instances_root
@@ -143,6 +143,18 @@ def _task_graphs() -> Iterator[Case]:
         for name, shape in _shapes(seed):
             graph = _drawn(shape, np.random.default_rng([31, seed]), kinds, 1e6, f"{name} {kinds} {bandwidth:g}")
             yield Case(graph, _devices(6, kinds, bandwidth), {"transfers": ("parallel", "exclusive")[seed % 2]})
+
+
+def _colocated() -> Iterator[Case]:
+    """Yield the same shapes on four unlike devices, with groups of three ops, far apart, that share a device."""
+    for seed in range(2):
+        for name, shape in _shapes(20 + seed):
+            rng = np.random.default_rng([35, seed])
+            graph = _drawn(shape, rng, 4, 1e6, f"{name} in groups {seed}")
+            colocation, count = np.full(graph.num_ops, -1), graph.num_ops // 12
+            colocation[rng.permutation(graph.num_ops)[: 3 * count]] = np.repeat(np.arange(count), 3)
+            grouped = replace(graph, colocation=colocation, groups=tuple(f"group{i}" for i in range(count)))
+            yield Case(grouped, _devices(4, 4, (1e9, 3e8)[seed]))
 
 
 def _drawn_pipelines() -> Iterator[Case]:
@@ -273,9 +285,11 @@ PORTFOLIO: Mapping[str, Mapping[str, Family]] = {
     },
     "placements": {
         **FAMILIES["latency"],
+        **{name: OTHER_RULES[name] for name in ("cells, shared links", "LU, Gauss, FFT, layered, shared links")},
         "numerical programs": _task_graphs,
         "tight memory": _tight,
         "several inputs": _throughput,
+        "ops that share a device": _colocated,
     },
     "training": {"training": _training},
     "groups": {"stages of several devices": _several_devices, "devices that share": _shared_devices},
