@@ -164,7 +164,6 @@ class _Windows:
         self.stalled, self.work = 0, 0
         self._problem = problem
         self._passes = self._passes_from(start)
-        self._contended = problem.num_shards == 1 and problem.transfers != "parallel"
         self._turn, self._moves, self._waited = 0, _MOVES[0], 0
 
     def restart(self, found: Placement, value: float) -> None:
@@ -179,19 +178,11 @@ class _Windows:
         width = int(np.exp(rng.uniform(*np.log(_WIDTHS))))
         windows = max(1, 2 * self._problem.num_ops // width)
         each = max(1, min(self._moves, limit // windows))
-        tried = self._tried(rng, width, windows, each, budget)
+        tried = self._passes.run(rng, self._turn % 2 == 0, width, each, budget)
         self._turn += 1
         self.work += each * windows * min(width, self._problem.num_ops)
         self._keep(tried)
         return each * windows
-
-    def _tried(self, rng: np.random.Generator, width: int, windows: int, each: int, budget: Budget | None) -> Placement:
-        """Return what this turn's pass leads to."""
-        forwards = self._turn % 2 == 0
-        if self._contended and self._turn % 2 == 1:
-            timelines = max(1, each * windows // _TIMELINE_COST)
-            return anneal_under_contention(self._problem, self.found, rng, timelines, budget)
-        return self._passes.run(rng, forwards, width, each, budget)
 
     def _keep(self, tried: Placement) -> None:
         """Keep what was tried if it is better; give windows more moves where nothing has been for long."""
@@ -225,7 +216,7 @@ class _Search:
         self._ways: list[Callable[[int, Budget | None], tuple[int, int]]] = [self._windows]
         if problem.num_shards == 1:
             self._ways.append(self._critical_paths)
-        elif problem.transfers != "parallel":
+        if problem.transfers != "parallel":
             self._ways.append(self._under_contention)
         self._groups = _wide_groups(problem)
         self._moved: _Windows | None = None
