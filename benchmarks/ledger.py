@@ -59,9 +59,6 @@ _PARTS: dict[str, tuple[str, Side, Callable[[Case], bool]]] = {
     "search under contention": (
         "local search", _way("_under_contention"), lambda case: case.options.get("transfers", "parallel") != "parallel"
     ),
-    "search from moved groups": (
-        "local search", _way("_from_moved_group"), lambda case: len(case.graph.groups) > 0
-    ),
 }  # fmt: skip
 """Mechanisms inside phases of placements: by name the phase, what leaves it out, and on which problems it has a say."""
 

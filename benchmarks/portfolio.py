@@ -147,14 +147,14 @@ def _task_graphs() -> Iterator[Case]:
 
 def _colocated() -> Iterator[Case]:
     """Yield the same shapes on four unlike devices, with groups of three ops, far apart, that share a device."""
-    for seed in range(2):
+    for seed in range(4):
         for name, shape in _shapes(20 + seed):
             rng = np.random.default_rng([35, seed])
             graph = _drawn(shape, rng, 4, 1e6, f"{name} in groups {seed}")
             colocation, count = np.full(graph.num_ops, -1), graph.num_ops // 12
             colocation[rng.permutation(graph.num_ops)[: 3 * count]] = np.repeat(np.arange(count), 3)
             grouped = replace(graph, colocation=colocation, groups=tuple(f"group{i}" for i in range(count)))
-            yield Case(grouped, _devices(4, 4, (1e9, 3e8)[seed]))
+            yield Case(grouped, _devices(4, 4, (1e9, 3e8)[seed % 2]))
 
 
 def _drawn_pipelines() -> Iterator[Case]:
@@ -173,6 +173,17 @@ def _few_alike() -> Iterator[Case]:
         for name, shape in _shapes(10 + seed):
             graph = _drawn(shape, np.random.default_rng([34, seed]), 1, 1e6, f"{name} {k}")
             yield Case(graph, _devices(k, 1, 1e9))
+
+
+def _many_kinds() -> Iterator[Case]:
+    """Yield networks of branches on seven and eight unlike GPUs: ten thousand sets of ops, times sets of devices."""
+    for kinds in (
+        "t4+l4+l40s+a100-80g+h100+rtx3090+rtx4090+a100-40g",
+        "t4+l4+l40s+h20+h100+rtx3090+rtx5090+b200",
+        "t4+l4+a100-80g+h100+rtx3090+rtx4090+l40s",
+    ):
+        yield Case(imagenet.load("inceptionv3"), rlinit.Hardware.preset(kinds))
+        yield Case(rwnn("ws", seed=40, channels=2), rlinit.Hardware.preset(kinds))
 
 
 def _sparse() -> Iterator[Case]:
@@ -277,6 +288,7 @@ PORTFOLIO: Mapping[str, Mapping[str, Family]] = {
         "drawn shapes in pipelines": _drawn_pipelines,
         "small sparse graphs": _sparse,
         "few devices alike": _few_alike,
+        "many devices unlike": _many_kinds,
         "assembly lines, equal stations": _balanced_lines,
         "assembly lines of 28 tasks": partial(assembly_lines, range(4, 80, 24), "heskia"),
         "parameters that hardly fit": _bound_memory,

@@ -19,12 +19,10 @@ from rlinit.heuristics.placements.local_search.window_passes import (
     search_critical_paths,
 )
 from rlinit.kernels.orders import kahn
-from rlinit.kernels.placements.annealing import DRAWS
 from rlinit.kernels.placements.list_scheduling import upward_rank
 from rlinit.placements.arrays import mean_transfer_s
-from rlinit.placements.ports import carriers
 from rlinit.placements.problem import Placement, PlacementProblem
-from rlinit.placements.timeline import makespan, placement_of, timeline
+from rlinit.placements.timeline import makespan, placement_of
 
 _MOVES = (800, 20_000)
 """Fewest and most moves in a window; they grow while passes find nothing better."""
@@ -198,10 +196,7 @@ class _Windows:
 
 
 class _Search:
-    """Ways to search by turns: windows of the best, critical paths, and whole timelines where transfers exclude others.
-
-    Ops that share a device and lie far apart, such as those with tied weights, change it together in a further way.
-    """
+    """Ways to search by turns: windows of the best, critical paths, and timelines where transfers exclude others."""
 
     def __init__(
         self,
@@ -218,10 +213,6 @@ class _Search:
             self._ways.append(self._critical_paths)
         if problem.transfers != "parallel":
             self._ways.append(self._under_contention)
-        self._groups = _wide_groups(problem)
-        self._moved: _Windows | None = None
-        if self._groups:
-            self._ways.append(self._from_moved_group)
         self._shares = WorkShares(len(self._ways), _LEAST_SHARE)
         self.rate = _FIRST_RATE
 
@@ -266,41 +257,11 @@ class _Search:
         self._steps = _STEPS[0] if notable else min(2 * self._steps, _STEPS[1])
         return timelines * _TIMELINE_COST, timelines * self._problem.num_ops
 
-    def _from_moved_group(self, limit: int, budget: Budget | None) -> tuple[int, int]:
-        if self._moved is None or self._moved.stalled >= _STALLED:
-            self._moved = _Windows(self._problem, self._with_group_moved(), self._value_of)
-        before = self._moved.work
-        made = self._moved.step(self._rng, limit, budget)
-        self._offer(self._moved.found)
-        return made, self._moved.work - before
-
-    def _with_group_moved(self) -> Placement:
-        """Return the best with a group on another device, or the best where no group drawn can be there."""
-        problem, start = self._problem, timeline(self._problem, self.found).start_s
-        first = np.repeat(np.fmin.reduce(start, axis=1)[:, None], problem.num_devices, axis=1)
-        for _ in range(DRAWS):
-            device = self.found.device.copy()
-            device[self._groups[self._rng.integers(len(self._groups))]] = self._rng.integers(problem.num_devices)
-            if not np.array_equal(device, self.found.device):
-                moved = placement_of(problem, device, first)
-                if makespan(problem, moved) < np.inf:
-                    return moved
-        return self.found
-
     def _offer(self, tried: Placement) -> None:
         """Go on from what was tried if it is better than the best."""
         value = self._value_of(tried)
         if value < self._best.value:
             self._best.restart(tried, value)
-
-
-def _wide_groups(problem: PlacementProblem) -> list[IntArray]:
-    """Return the ops of each group whose members take time on their own: they mostly lie too far apart for a window."""
-    timed = carriers(problem) < 0
-    counts = np.bincount(problem.group[timed], minlength=problem.num_ops)
-    members = np.argsort(problem.group, kind="stable")
-    ends = np.searchsorted(problem.group[members], np.arange(problem.num_ops + 1))
-    return [members[ends[leader] : ends[leader + 1]] for leader in np.flatnonzero(counts > 1)]
 
 
 def memory_binds(problem: PlacementProblem) -> bool:
