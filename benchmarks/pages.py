@@ -27,6 +27,7 @@ _TITLES = {
     "ledger_stages_1s": "What each mechanism earns: stages, 1 s",
     "ledger_stages_10s": "What each mechanism earns: stages, 10 s",
     "ledger_stages_4s": "What each mechanism earns: chunks and any ops, 4 s",
+    "ledger_stages_20s": "What ideals of many states earn: stages, 20 s",
     "ledger_stages_6s": "What the bound by convex covers earns: stages, 6 s",
     "ledger_groups_1s": "What each mechanism earns: stages of several devices, devices that share, 1 s",
     "ledger_placements_1s": "What each mechanism earns: placements, 1 s",
