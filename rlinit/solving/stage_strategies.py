@@ -176,9 +176,9 @@ _AUTO: Strategy[StageSearch] = (
         partial(exact_ideals, most=FEW_IDEALS, most_labels=LABEL_CAP),
         0.7,
         (_PIPELINE, _UNLIKE),
-        because="networks of branches on seven and eight unlike GPUs, 20 s: the integral is 0.70 (0.43 to 0.95) of that "
-        "without (benchmarks.ledger --problem stages --families 'many devices unlike' --seconds 20 --only 'ideals of many "
-        "states'); where more time is needed, searches get the rest",
+        because="networks of branches on seven and eight unlike GPUs, 20 s: the integral is 0.70 (0.43 to 0.95) of "
+        "that without (benchmarks.ledger --problem stages --families 'many devices unlike' --seconds 20 "
+        "--only 'ideals of many states'); where more time is needed, searches get the rest",
     ),
     Phase(
         "annealing",
