@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -18,22 +19,23 @@ from benchmarks.families.language_ledger import (
     serving_gap,
 )
 from benchmarks.families.serving import made_up
-from benchmarks.ledger import _METHODS
+from benchmarks.learning.families import FAMILIES
+from benchmarks.ledger import _METHODS, _PARTS
+from benchmarks.portfolio import solve
 from benchmarks.record import RESULTS
 from rlinit import llm
 from rlinit.hardware import Hardware
-from rlinit.heuristics.placements import PLACEMENT_HEURISTICS
 
 PATHS = sorted(RESULTS.glob("ledger_*.json"))
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_rows_are_of_phases_that_auto_has(path: Path) -> None:
-    """A mechanism that went takes its row with it; starts are named after their heuristics."""
+    """A mechanism that went takes its row with it; some are parts of a phase."""
     data = json.loads(path.read_text(encoding="utf-8"))
     problem = data["settings"].get("problem") or path.stem.split("_")[1]
     names = {phase.name for table in _METHODS.get(problem, ()) for phase in table["auto"]}
-    names |= {f"start {name}" for name in PLACEMENT_HEURISTICS} if problem in _METHODS else set(MECHANISMS)
+    names |= set(_PARTS) if problem in _METHODS else set(MECHANISMS)
     assert {row["mechanism"] for row in data["rows"]} <= names
 
 
@@ -54,6 +56,16 @@ def test_phases_quote_recorded_rows() -> None:
     }
     assert quoted
     assert quoted <= stored
+
+
+def test_each_part_of_a_phase_can_be_left_out() -> None:
+    """What stands in the place of a part lets the search end with a schedule."""
+    case = next(FAMILIES["latency"]["cells, four unlike devices"]())
+    case = replace(case, options={**case.options, "transfers": "exclusive"})
+    for _, side, concerns in _PARTS.values():
+        assert concerns(case)
+        with side():
+            assert solve(case, "placements", 0.2)["gap"] < 1
 
 
 def test_each_mechanism_of_language_models_runs_and_can_be_left_out() -> None:
