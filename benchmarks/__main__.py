@@ -1,6 +1,7 @@
 """Run benchmarks, each in a process of its own: ``python -m benchmarks [--headline | --stale]``.
 
-What was measured on the code of today is not measured again, so that a run that was broken off goes on.
+Those of all stored results, or with ``--headline`` of what README quotes. What was measured on the code of today is not
+measured again, so that a run that was broken off goes on.
 """
 
 from __future__ import annotations
@@ -33,36 +34,16 @@ HEADLINE = (
 )
 """What README and the first page of benchmarks quote."""
 
-COMMANDS = (
-    *HEADLINE,
-    ("papers.mtpp", "--dataset", "regal", "--graphs", "3", "--time-limit-s", "5"),
-    ("papers.diviml", "--part", "table3"),
-    ("papers.diviml", "--part", "table4", "--seconds", "2", "--peer-seconds", "0", "--inputs", "128"),
-    ("papers.diviml", "--part", "small", "--seeds", "10", "--peer-seconds", "0"),
-    ("papers.diviml", "--part", "zoo"),
-    ("papers.diviml", "--part", "memory"),
-    ("papers.diviml_gpt3",),
-    ("papers.moirai", "--part", "models"),
-    ("papers.mtpp_activations",),
-    ("papers.assembly_lines", "--tasks", "100"),
-    ("papers.assembly_lines", "--tasks", "1000"),
-    ("papers.alwabp",),
-    ("papers.piper",),
-    ("families.clusters",),
-    *(("families.pipelines", part, "--seconds", "20", "--processor-time") for part in ("shared", "traced")),
-    ("components.agent_latency", "--seeds", "1"),
-    ("components.agent_stages", "--graphs", "100", "--limit-s", "10", "--proofs", "4"),
-    ("components.importers",),
-    *(("components.executors", part) for part in ("overhead", "gain", "pipeline")),
-    ("components.measured_costs",),
-    *(("families.training_pipelines", part) for part in ("plans", "published", "trained")),
-    *(("families.placements", name) for name in ("unrelated", "randomly-wired", "imported", "large")),
-    *(("families.serving", part) for part in ("fleets", "models")),
-    ("families.first_answers", "--time-limit-s", "5"),
-    *((f"learning.{name}",) for name in ("multipliers", "costs", "branching")),
-    ("learning.strategy", "flow"),
-    ("learning.shares", "--seconds", "1"),
-)
+
+def headline() -> list[str]:
+    """Return the commands of `HEADLINE`."""
+    return [shlex.join(["python", "-m", f"benchmarks.{name}", *arguments]) for name, *arguments in HEADLINE]
+
+
+def stored() -> list[str]:
+    """Return the commands of all stored results, the quickest first."""
+    rows = [json.loads(path.read_text(encoding="utf-8")) for path in RESULTS.glob("*.json")]
+    return [row["command"] for row in sorted(rows, key=lambda row: row["seconds"])]
 
 
 def stale() -> dict[str, str]:
@@ -97,13 +78,12 @@ def main() -> int:
             print(f"{name}: {why}")
         return 0
     done, failed = measured(), 0
-    for name, *arguments in HEADLINE if chosen.headline else COMMANDS:
-        command = shlex.join(["python", "-m", f"benchmarks.{name}", *arguments])
+    for command in headline() if chosen.headline else dict.fromkeys((*headline(), *stored())):
         if command in done:
             print(f"=== {command}: measured on this code already", flush=True)
             continue
         print(f"\n=== {command}", flush=True)
-        failed += subprocess.run([sys.executable, *command.split()[1:]], check=False).returncode != 0
+        failed += subprocess.run([sys.executable, *shlex.split(command)[1:]], check=False).returncode != 0
     return failed
 
 
