@@ -501,7 +501,7 @@ TRAINING_METHODS: dict[str, Strategy[RelaxedSearch]] = {
         Phase(
             "few ideals",
             partial(_solve_training_ideals, name="ideals", most=FEW_IDEALS),
-            because=f"up to {FEW_IDEALS:,} ideals, it proves the optimum in moments; ledger: 0.64 (0.47 to 0.84) on 6 "
+            because=f"up to {FEW_IDEALS:,} ideals, it proves the optimum in moments; ledger: 0.65 (0.47 to 0.86) on 6 "
             "problems",
         ),
         _without(0.4, "where ideals are many, bounds come from it, and orders to cut"),
@@ -522,7 +522,7 @@ INTERLEAVED_METHODS: dict[str, Strategy[RelaxedSearch]] = {
             "cuts",
             _move_cuts,
             0.1,
-            because="chunks of equal work, cuts moved first until all fits, then for the value; ledger: 0.52 (0.46 to "
+            because="chunks of equal work, cuts moved first until all fits, then for the value; ledger: 0.40 (0.27 to "
             "0.58) on 2 problems",
         ),
         _without(0.1, "one of chunks, whose bounds are bounds here; most of what it finds comes early"),
