@@ -1,8 +1,8 @@
 """`auto` of this checkout against `auto` of another one, on the ledger's portfolio.
 
 Both sides solve the same problems with the same seeds, in turns within one run, each in a process of its own; limits
-count seconds of the processor. A problem counts once, by the geometric mean over its seeds: one alone is worth 20% of
-the gap of some. Run as ``python -m benchmarks.before_after --other FOLDER --problem stages --seconds 1``
+count seconds of the processor. A problem counts once, by the geometric mean over its seeds, of which one alone may
+be lucky. Run as ``python -m benchmarks.before_after --other FOLDER --problem stages --seconds 1``
 (or ``placements``, ``training``), where FOLDER holds the other commit (``git worktree add FOLDER COMMIT``).
 Rows are kept as they come, so that a run that was broken off goes on.
 """

@@ -37,7 +37,8 @@ _FIRST_RATE = 200_000.0
 """Evaluations a second that are counted on before the first pass; later, those of the pass before."""
 
 _STEPS = (250, 4_000)
-"""Fewest and most steps of a search along critical paths; doubled while it finds nothing better."""
+"""Fewest and most steps of a search along critical paths, or timelines under contention; doubled while it finds nothing
+better."""
 
 _LEAST_SHARE = 0.08
 """Of all work, what each way to search gets at least."""
