@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from rlinit import solving
@@ -70,7 +71,7 @@ class Phase(Generic[SearchT]):
     because
         Why it is there, and what set its share.
     inside
-        Where it follows a strategy on a problem of its own: that strategy, and its search.
+        Where it runs other phases, on a problem of its own or the same: those, and what they share.
     """
 
     name: str
@@ -104,6 +105,21 @@ def follow(strategy: Strategy[SearchT], search: SearchT) -> None:
             if all(condition.holds(search) for condition in phase.when):
                 with incumbent.within(phase.share):
                     phase.run(search)
+
+
+def sequence(
+    name: str, parts: Strategy[Any], share: float = 1.0, when: tuple[Condition[Any], ...] = (), *, because: str
+) -> Phase[Any]:
+    """Return the phase that follows others, one after another on the same search, which `explain` shows.
+
+    Parameters
+    ----------
+    name, share, when, because
+        As for `Phase`.
+    parts
+        The phases.
+    """
+    return Phase(name, partial(follow, parts), share, when, because=because, inside=lambda search: (parts, search))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from rlinit.agent.latency_selection import choose_for_latency, leaves_choice
 from rlinit.agent.placements.agent import FAR, NEAR, Lookahead, decode_placement
 from rlinit.arrays import MOST_CELLS, IntArray
 from rlinit.budget import SIDE_SHARE, TRY_SHARE, UNLIMITED
+from rlinit.exact.placements.bounds.registry import JoinedBound
 from rlinit.exact.placements.split.batched import solve_split_batched
 from rlinit.exact.placements.split.bounds import guarantee
 from rlinit.exact.placements.split.load_splits import load_placement
@@ -76,6 +77,10 @@ class PlacementSearch:
         Where the coarse schedule came from.
     opened
         Whether earliest finish was tried, where a heuristic found nothing.
+    joined
+        The bound that goes on by turns with search, once it has begun.
+    turns
+        Turns of search so far.
     """
 
     incumbent: PlacementIncumbent
@@ -85,6 +90,8 @@ class PlacementSearch:
     peak: PeakMemory | None = None
     origin: str = "none"
     opened: bool = False
+    joined: JoinedBound | None = None
+    turns: int = 0
     _largest: float = -1.0
     _binds: bool | None = None
 

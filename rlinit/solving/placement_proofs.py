@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from rlinit.exact.solvers.cp_sat import SHORT_WORK, ConstraintSettings, is_avail
 from rlinit.placements.problem import PlacementResult
 from rlinit.placements.timeline import placement_of
 from rlinit.solving.common.incumbent import PlacementIncumbent
+from rlinit.solving.phases import Phase
 from rlinit.solving.placement_phases import NOTHING_FITS, PlacementSearch, local_search, run_heuristic, take_bound
 
 _FIRST_SHARE = 0.5
@@ -143,49 +143,66 @@ def constraint_program(search: PlacementSearch) -> None:
         incumbent.raise_bound((result.bound,), "cp-sat")
 
 
+def _prove_on(search: PlacementSearch) -> None:
+    """Go on with the bound that has begun."""
+    incumbent = search.incumbent
+    if search.joined is not None:
+        with incumbent.in_phase("bound: joined"):
+            take_bound(incumbent, search.joined.run(incumbent.budget), "joined")
+
+
+def _search_on(search: PlacementSearch) -> None:
+    """Search from another seed."""
+    search.turns += 1
+    local_search(search, search.turns)
+
+
+TURNS = (
+    Phase(
+        "bound joined",
+        _prove_on,
+        _TURN_SHARE,
+        because="goes on from turn to turn, and alone while its chain catches up",
+    ),
+    Phase("local search", _search_on, _TURN_SHARE, because="from the best schedule, with another seed each turn"),
+)
+"""What `by_turns` alternates."""
+
+
 def by_turns(search: PlacementSearch) -> None:
-    """Search from other seeds and raise the bound by turns: what gains more, more."""
+    """Raise the bound and search by turns, see `TURNS`: what closes more of the gap gets more of the time.
+
+    Parameters
+    ----------
+    search
+        The search.
+    """
     incumbent = search.incumbent
     if incumbent.finished:
         return
     problem = incumbent.problem
     upper = incumbent.values[0] if incumbent.values else np.inf
     joined = JoinedBound(problem, upper, incumbent.budget, with_chain=problem.num_shards == 1)
-    turns = itertools.count(1)
-
-    def prove() -> None:
-        with incumbent.in_phase("bound: joined"):
-            take_bound(incumbent, joined.run(incumbent.budget), "joined")
-
-    def improve() -> None:
-        local_search(search, next(turns))
+    search.joined = joined
 
     def behind() -> float:
         """Return by what part of the bound the chain is below it: until it is above, no gap tells of its work."""
         bound = incumbent.bounds[0] if incumbent.bounds else 0.0
         return max(0.0, 1.0 - joined.chain_s / bound) if bound > 0.0 else 0.0
 
-    ways = (prove, improve)
-    shares = WorkShares(len(ways), SIDE_SHARE)
+    shares = WorkShares(len(TURNS), SIDE_SHARE)
     idle, catching_up = 0, False
     while not incumbent.finished and idle < _IDLE_TURNS:
-        way = ways.index(prove) if catching_up else shares.choose()
+        way = 0 if catching_up else shares.choose()
         gap, began, deficit = min(incumbent.gap, 1.0), incumbent.budget.elapsed_s, behind()
-        with incumbent.within(max(_TURN_SHARE, _LEAST_TURN_S / max(incumbent.budget.remaining_s, _LEAST_TURN_S))):
-            ways[way]()
+        with incumbent.within(max(TURNS[way].share, _LEAST_TURN_S / max(incumbent.budget.remaining_s, _LEAST_TURN_S))):
+            TURNS[way].run(search)
         seconds = incumbent.budget.elapsed_s - began
         gain, caught_up = max(0.0, gap - incumbent.gap), deficit - behind()
         time_to_go = _FIRST_SHARE * incumbent.budget.remaining_s
         catching_up = behind() > 0.0 and caught_up * time_to_go > behind() * seconds
         idle = idle + 1 if seconds < WATCH_S and gain == 0.0 else 0
         shares.reward(way, gain, max(seconds, _LEAST_TURN_S))
-
-
-def closing_bounds(search: PlacementSearch) -> None:
-    """Run the bounds on the full problem that hold the others, cheapest first, until the gap closes."""
-    for name in ("around", "joined"):
-        with search.incumbent.part(f"bound {name}"):
-            bound_phase(search.incumbent, name)
 
 
 def bound_phase(incumbent: PlacementIncumbent, name: str, late: bool = False) -> None:

@@ -29,7 +29,7 @@ from rlinit.placements.problem import Placement
 from rlinit.solving import placement_phases as phases
 from rlinit.solving import placement_proofs as proofs
 from rlinit.solving.common.incumbent import PlacementIncumbent, for_placement
-from rlinit.solving.phases import NO_SCHEDULE, TIMED, Condition, Form, Kind, Phase, Strategy, follow
+from rlinit.solving.phases import NO_SCHEDULE, TIMED, Condition, Form, Kind, Phase, Strategy, follow, sequence
 from rlinit.solving.placement_phases import PlacementSearch, run_heuristic
 from rlinit.solving.placement_proofs import MAX_CONSTRAINT_OPS, bound_phase, has_constraints
 from rlinit.solving.plans import Request
@@ -119,6 +119,16 @@ def _heuristic(name: str) -> Callable[[PlacementSearch], None]:
 
     return run
 
+
+_CLOSING = (
+    Phase(
+        "bound around",
+        _bound("around"),
+        because="holds path and load: the load before an op, its time, and the load after it",
+    ),
+    Phase("bound joined", _bound("joined"), because="the linear program with what the chain proves"),
+)
+"""Bounds on the full problem that hold the others, the cheapest first."""
 
 _PATH = Phase("bound path", _bound("path", late=True), because="linear time; runs however short the limit is")
 """What every method begins with."""
@@ -231,14 +241,13 @@ _AUTO: Strategy[PlacementSearch] = (
         (_BLOCKS, _NOT_EASY),
         because="bounds the whole even where it is not exact; ledger: 0.91 (0.83 to 0.96) on 16 problems",
     ),
-    Phase(
-        "bounds around and joined", proofs.closing_bounds, 0.45, (_UNTIMED_OR_SMALL,), because="they hold all others"
-    ),
+    sequence("bounds around and joined", _CLOSING, 0.45, (_UNTIMED_OR_SMALL,), because="they hold all others"),
     Phase("full program", proofs.full_program, when=(_SMALL_PROGRAM,), because="closes only on few ops"),
     Phase(
         "search and bounds by turns",
         proofs.by_turns,
         when=(TIMED,),
+        inside=lambda search: (proofs.TURNS, search),
         because="which of value and bound is weak depends on the graph: networks with cells of two inputs, and "
         "randomly wired ones, need most of the time for the bound (benchmarks.families.placements imported); "
         "ledger: 0.99 (0.97 to 1.01) on 33 problems",
@@ -377,7 +386,7 @@ def _coarse_strategy(graph: Graph) -> Strategy[PlacementSearch]:
         ),
         _PATH,
         _LOAD,
-        Phase("bounds around and joined", proofs.closing_bounds, because="nothing proven of the coarse problem holds"),
+        sequence("bounds around and joined", _CLOSING, because="nothing proven of the coarse problem holds"),
     )
 
 

@@ -31,7 +31,7 @@ from rlinit.heuristics.stages.filling.search import Filler, bisect_from
 from rlinit.heuristics.stages.filling.threshold_search import Attempt
 from rlinit.solving.common.incumbent import Incumbent, StageIncumbent
 from rlinit.solving.common.options import SEED_STRIDE, SolveOptions, Window
-from rlinit.solving.stage_bounds import NOTHING_FITS, PROGRAM_NODES, bound_phase, fits_scip, stage_bounds
+from rlinit.solving.stage_bounds import NOTHING_FITS, PROGRAM_NODES, fits_scip
 from rlinit.stages.problem import StageAssignment, StageResult, Value
 from rlinit.stages.states import num_counted
 from rlinit.stages.window import free_nodes
@@ -252,13 +252,6 @@ def _fill_by(
 
 
 # -- proofs ----------------------------------------------------------------------------------------------------
-
-
-def all_bounds(search: StageSearch) -> None:
-    """Run the bounds for the objective, cheapest first, until the gap closes."""
-    for name in stage_bounds(search.incumbent.problem.objective):
-        with search.incumbent.part(f"bound {name}"):
-            bound_phase(search.incumbent, name)
 
 
 def exact_ideals(search: StageSearch, most: int | None = None, most_labels: int = FEW_LABELS) -> bool:

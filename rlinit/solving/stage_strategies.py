@@ -16,7 +16,7 @@ from rlinit.exact.stages.ideals.node_merging import MergedProblem, merge_weightl
 from rlinit.heuristics.stages import STAGE_HEURISTICS
 from rlinit.solving import stage_phases
 from rlinit.solving.common.incumbent import for_stages
-from rlinit.solving.phases import NO_PLAN, NO_SCHEDULE, TIMED, Condition, Form, Kind, Phase, Strategy
+from rlinit.solving.phases import NO_PLAN, NO_SCHEDULE, TIMED, Condition, Form, Kind, Phase, Strategy, follow
 from rlinit.solving.plans import Request
 from rlinit.solving.stage_bounds import bound_phase, stage_bounds
 from rlinit.solving.stage_phases import FEW_LABELS, FEW_PLACES, StageSearch, exact_ideals
@@ -33,6 +33,15 @@ _FEW_STAGES, _FEWER_STAGES = 4, 3
 def _bound(name: str) -> Callable[[StageSearch], None]:
     """Return the phase of one bound."""
     return lambda search: bound_phase(search.incumbent, name)
+
+
+def _each_bound(objective: Literal["pipeline", "memory"]) -> Strategy[StageSearch]:
+    """Return the bounds for an objective, cheapest first."""
+    return tuple(Phase(f"bound {name}", _bound(name)) for name in stage_bounds(objective))
+
+
+def _all_bounds(search: StageSearch) -> None:
+    follow(_each_bound(search.incumbent.problem.objective), search)
 
 
 def _pipeline(search: StageSearch) -> bool:
@@ -231,7 +240,12 @@ STAGE_METHODS: dict[str, Strategy[StageSearch]] = {
     "warm": (
         _COARSE,
         Phase("windows", stage_phases.windows, because="Inc-ILP's second and third phase"),
-        Phase("bounds", stage_phases.all_bounds, because="a window proves nothing of the whole"),
+        Phase(
+            "bounds",
+            _all_bounds,
+            because="a window proves nothing of the whole",
+            inside=lambda search: (_each_bound(search.incumbent.problem.objective), search),
+        ),
     ),
     "milp": (Phase("full program", stage_phases.full_program, because="it was asked for by name"),),
     "ideals": (
@@ -343,9 +357,9 @@ def bounding_phases(objective: Literal["pipeline", "memory"]) -> dict[str, Strat
     """
     few = Phase("bound ideals", partial(exact_ideals, most=FEW_IDEALS))
     ideals = (*_OPENING, Phase("bound ideals", exact_ideals))
-    named = {name: (Phase(f"bound {name}", _bound(name)),) for name in stage_bounds(objective)}
-    every = Phase("bounds", stage_phases.all_bounds)
-    return {"auto": (*_OPENING, few, *ideals[1:], every), **named, "ideals": ideals}
+    each = _each_bound(objective)
+    named = dict(zip(stage_bounds(objective), ((phase,) for phase in each), strict=True))
+    return {"auto": (*_OPENING, few, *ideals[1:], *each), **named, "ideals": ideals}
 
 
 METHODS = (*STAGE_METHODS, *STAGE_HEURISTICS)

@@ -18,6 +18,7 @@ from rlinit.solving.common.incumbent import for_placement
 from rlinit.solving.common.options import SolveOptions
 from rlinit.solving.phases import kind_of
 from rlinit.solving.placement_phases import PlacementSearch, auto_agent
+from rlinit.solving.placement_proofs import TURNS
 
 
 def test_every_phase_has_a_share_and_a_reason() -> None:
@@ -54,7 +55,11 @@ def test_conditions_tell_problems_apart() -> None:
     assert ("blocks", 0.7) in shares
     assert "search and bounds by turns" not in {name for name, _ in shares}
     timed = explain(graph, ample, SolveOptions(objective="latency", time_limit_s=5))
-    assert "search and bounds by turns" in {row.name for row in timed if row.runs}
+    parts = ["search and bounds by turns", *(f"search and bounds by turns: {phase.name}" for phase in TURNS)]
+    assert [row.name for row in timed if row.runs][-3:] == parts
+    closing = ["bounds around and joined: bound around", "bounds around and joined: bound joined"]
+    untimed = explain(graph, ample, SolveOptions(objective="latency"))
+    assert [row.name for row in untimed if row.name in closing] == closing
     queued = explain(graph, ample, SolveOptions(objective="latency", transfers="exclusive"))
     assert ("local search", 0.2) in {(row.name, row.share) for row in queued if row.runs}
 
