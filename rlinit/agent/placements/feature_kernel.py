@@ -7,6 +7,8 @@ import numpy as np
 from rlinit.arrays import FloatArray, Floats, IntArray
 from rlinit.kernels.compiled import njit
 from rlinit.kernels.placements.rollout_arrays import RolloutArrays
+from rlinit.kernels.placements.slots import hot_kernel, transfer_time
+from rlinit.kernels.placements.timeline import TimelineArrays
 
 
 @njit(cache=True, nogil=True)
@@ -234,3 +236,41 @@ def node_features(
         for k in range(len(fastest)):
             for f in range(10):
                 node[v, 10 * (k + 1) + f] = pair[v, fastest[k], f]
+
+
+@hot_kernel
+def add_tails(
+    a: TimelineArrays,
+    first: int,
+    last: int,
+    sequence: IntArray,
+    device: IntArray,
+    tail: FloatArray,
+    rest: FloatArray,
+) -> None:
+    """Put positions last-1 down to first before those behind, in place.
+
+    Parameters
+    ----------
+    a
+        The problem; the last time of an op on a device is that of the whole op.
+    first, last
+        Positions.
+    sequence, device
+        (n,) ops in a topological order, and the device of each op.
+    tail, rest
+        (n,) from each op's start, and (d,) from the first start on each device, to the end of all.
+    """
+    for at in range(last - 1, first - 1, -1):
+        v = sequence[at]
+        i = device[v]
+        after = rest[i]
+        for q in range(a.succ_indptr[v], a.succ_indptr[v + 1]):
+            w = a.succ[q]
+            need = tail[w]
+            if device[w] != i:
+                need += transfer_time(a, v, i, device[w], 1)
+            if need > after:
+                after = need
+        tail[v] = after + a.time[v, i, -1]
+        rest[i] = tail[v]

@@ -14,9 +14,15 @@ import numpy as np
 
 from rlinit.agent.network.graph_features import GraphFeatures
 from rlinit.agent.network.oneshot_numpy import GRID
-from rlinit.agent.placements.feature_kernel import MOST, least_paths, node_features, optimistic_costs, pair_features
+from rlinit.agent.placements.feature_kernel import (
+    MOST,
+    add_tails,
+    least_paths,
+    node_features,
+    optimistic_costs,
+    pair_features,
+)
 from rlinit.arrays import FloatArray, Floats, IntArray, inverse_of
-from rlinit.heuristics.placements.local_search.window_annealing import add_tails
 from rlinit.kernels.placements.rollout_arrays import Policy, RolloutArrays
 from rlinit.kernels.placements.rollouts import play
 from rlinit.placements.arrays import mean_transfer_s, rollout_arrays

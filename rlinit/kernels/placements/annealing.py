@@ -13,9 +13,6 @@ from rlinit.kernels.placements.timeline import TimelineArrays
 HOT = 0.3
 """First temperature, relative to what an op mostly takes."""
 
-DRAWS = 8
-"""Changes that are drawn at most until one is allowed."""
-
 CHAIN_SHARE = 0.15
 """Of the moves, those that change the device of several connected ops."""
 

@@ -125,15 +125,19 @@ def batch_ready_time(a: TransferArrays, v: int, i: int, wanted: int, mask: IntAr
     latest = 0.0
     for e in range(a.pred_indptr[v], a.pred_indptr[v + 1]):
         u = a.pred[e]
+        left = wanted
         for j in range(mask.shape[1]):
-            shared = mask[u, j] & wanted
+            shared = mask[u, j] & left
             if shared == 0:
                 continue
+            left ^= shared
             at = end[u, j]
             if j != i:
                 at += transfer_time(a, u, j, i, bit_count(shared))
             if at > latest or np.isnan(at):  # NaN: the data never come, whatever else does.
                 latest = at
+            if left == 0:
+                break
     return latest
 
 

@@ -12,9 +12,7 @@ from rlinit.arrays import NOTABLE, IntArray
 from rlinit.budget import TRY_SHARE, UNLIMITED, Budget, WorkShares
 from rlinit.heuristics.placements.list_scheduling.heuristics import whole_ops
 from rlinit.heuristics.placements.local_search.window_passes import (
-    BatchPasses,
-    OpPasses,
-    Passes,
+    WindowPasses,
     anneal_under_contention,
     search_critical_paths,
 )
@@ -160,7 +158,7 @@ class _Windows:
     def __init__(self, problem: PlacementProblem, start: Placement, value_of: Callable[[Placement], float]) -> None:
         self.found, self.value = start, value_of(start)
         self._value_of = value_of
-        self.stalled, self.work = 0, 0
+        self.work = 0
         self._problem = problem
         self._passes = self._passes_from(start)
         self._turn, self._moves, self._waited = 0, _MOVES[0], 0
@@ -169,8 +167,8 @@ class _Windows:
         """Go on from another schedule."""
         self.found, self.value, self._passes = found, value, self._passes_from(found)
 
-    def _passes_from(self, start: Placement) -> Passes:
-        return OpPasses(self._problem, start) if self._problem.num_shards == 1 else BatchPasses(self._problem, start)
+    def _passes_from(self, start: Placement) -> WindowPasses:
+        return WindowPasses(self._problem, start)
 
     def step(self, rng: np.random.Generator, limit: int, budget: Budget | None) -> int:
         """Make a pass of at most about `limit` moves; return the moves made."""
@@ -188,8 +186,7 @@ class _Windows:
         current = self._value_of(tried)
         if current == np.inf and self.value < np.inf:
             self._passes = self._passes_from(self.found)
-        notable = current < self.value * (1.0 - NOTABLE)
-        self.stalled, self._waited = (0, 0) if notable else (self.stalled + 1, self._waited + 1)
+        self._waited = 0 if current < self.value * (1.0 - NOTABLE) else self._waited + 1
         if current < self.value:
             self.found, self.value = tried, current
         if self._waited >= _STALLED:
@@ -208,7 +205,7 @@ class _Search:
     ) -> None:
         self._problem, self._rng, self._fits = problem, rng, fits
         self._best = _Windows(problem, start, self._value_of)
-        self._steps = _STEPS[0]
+        self._steps = self._timelines = _STEPS[0]
         self._ways: list[Callable[[int, Budget | None], tuple[int, int]]] = [self._windows]
         if problem.num_shards == 1:
             self._ways.append(self._critical_paths)
@@ -243,26 +240,22 @@ class _Search:
         return made, self._best.work - before
 
     def _critical_paths(self, _limit: int, budget: Budget | None) -> tuple[int, int]:
-        before = self._best.value
         tried, work = search_critical_paths(self._problem, self.found, self._rng, self._steps, budget)
-        self._offer(tried)
-        notable = self._best.value < before * (1.0 - NOTABLE)
-        self._steps = _STEPS[0] if notable else min(2 * self._steps, _STEPS[1])
+        self._steps = self._offer(tried, self._steps)
         return max(1, int(work / np.sqrt(np.prod(_WIDTHS)))), work  # in windows of mean width
 
     def _under_contention(self, limit: int, budget: Budget | None) -> tuple[int, int]:
-        timelines = max(1, min(self._steps, limit // _TIMELINE_COST))
-        before = self._best.value
-        self._offer(anneal_under_contention(self._problem, self.found, self._rng, timelines, budget))
-        notable = self._best.value < before * (1.0 - NOTABLE)
-        self._steps = _STEPS[0] if notable else min(2 * self._steps, _STEPS[1])
+        timelines = max(1, min(self._timelines, limit // _TIMELINE_COST))
+        tried = anneal_under_contention(self._problem, self.found, self._rng, timelines, budget)
+        self._timelines = self._offer(tried, self._timelines)
         return timelines * _TIMELINE_COST, timelines * self._problem.num_ops
 
-    def _offer(self, tried: Placement) -> None:
-        """Go on from what was tried if it is better than the best."""
-        value = self._value_of(tried)
-        if value < self._best.value:
+    def _offer(self, tried: Placement, steps: int) -> int:
+        """Go on from what some steps led to if it is better than the best; return the steps of the next try."""
+        before, value = self._best.value, self._value_of(tried)
+        if value < before:
             self._best.restart(tried, value)
+        return _STEPS[0] if value < before * (1.0 - NOTABLE) else min(2 * steps, _STEPS[1])
 
 
 def memory_binds(problem: PlacementProblem) -> bool:

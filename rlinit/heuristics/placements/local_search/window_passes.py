@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 
-from rlinit.arrays import WORK_A_LOOK, FloatArray, IntArray, inverse_of
+from rlinit.arrays import WORK_A_LOOK, FloatArray, IntArray
 from rlinit.budget import Budget
 from rlinit.heuristics.placements.list_scheduling.common import device_memory, slices
-from rlinit.heuristics.placements.local_search.batch_annealing import (
-    anneal_batch_windows,
-    begin_batch_pass,
-    end_batch_pass,
-    new_batch_sequence,
-)
 from rlinit.heuristics.placements.local_search.contention_annealing import anneal_timeline, new_timeline_search
 from rlinit.heuristics.placements.local_search.critical_path_search import new_critical_search, tabu_steps, work_of
 from rlinit.heuristics.placements.local_search.window_annealing import (
     anneal_windows,
     begin_pass,
     end_pass,
-    new_op_sequence,
+    new_batch_sequence,
 )
 from rlinit.kernels.placements.annealing import HOT, PassPlan, cooling_factor
 from rlinit.placements.problem import Placement, PlacementProblem
@@ -44,18 +36,35 @@ _TENURE = 10
 """Steps for which an op that moved stays where it is, at least."""
 
 
-class Passes(Protocol):
-    """A search's state between passes."""
+class WindowPasses:
+    """Passes of window annealing from one schedule on; memory is a limit.
+
+    Parameters
+    ----------
+    problem
+        The problem; transfers are taken as parallel.
+    start
+        A feasible placement.
+    """
+
+    def __init__(self, problem: PlacementProblem, start: Placement) -> None:
+        self.problem = problem
+        self._memory, self._arrays = device_memory(problem), timeline_arrays(problem)
+        mask, held = shard_masks(start.device, problem.num_devices), held_bytes(problem, start.device)
+        self._state = new_batch_sequence(start.sequence, mask, held, problem.num_shards)
+        ran = timeline(problem, start)
+        self._split = problem.num_shards if problem.num_shards > 1 else None
+        self._scale = _typical((ran.end_s - ran.start_s)[~np.isnan(ran.start_s)])
 
     def run(self, rng: np.random.Generator, forwards: bool, width: int, moves: int, budget: Budget | None) -> Placement:
-        """Anneal window after window along the sequence; return the placement after that.
+        """Anneal window after window; return what came of it, whose makespan is never more than before.
 
         Parameters
         ----------
         rng
             Source of randomness.
         forwards
-            From the first op to the last, or back.
+            From the first position to the last, or back.
         width
             Ops of a window; the next begins half of them further on.
         moves
@@ -63,104 +72,19 @@ class Passes(Protocol):
         budget
             When to stop in the middle.
         """
-
-
-class OpPasses:
-    """Passes where every op is whole; memory is a limit.
-
-    Parameters
-    ----------
-    problem
-        The problem; one shard.
-    start
-        A feasible placement.
-    """
-
-    def __init__(self, problem: PlacementProblem, start: Placement) -> None:
-        self.problem = problem
-        n, d = problem.num_ops, problem.num_devices
-        self._seconds = problem.op_time_s
-        self._memory = device_memory(problem)
-        self._arrays = timeline_arrays(problem)
-        device = start.device[:, 0]
-        self._state = new_op_sequence(start.sequence // d, device, held_bytes(problem, start.device))
-        self._scale = _typical(self._seconds[np.arange(n), device])
-
-    def run(self, rng: np.random.Generator, forwards: bool, width: int, moves: int, budget: Budget | None) -> Placement:
-        """Anneal window after window; see `Passes.run`. The makespan is never more than before."""
         state = self._state
+        width *= -(-state.num_batches // self.problem.num_ops)  # in batches
         plan = PassPlan(forwards, width, max(1, width // 2), moves, HOT * self._scale, _COLD * self._scale)
         begin_pass(self._arrays, state, plan)
         windows, goes_on = max(1, WORK_A_LOOK // (width * moves)), True
         while goes_on and not (budget is not None and budget.expired):
-            goes_on = anneal_windows(rng, self._arrays, self._memory, state, plan, windows)
+            goes_on = anneal_windows(rng, self._arrays, self._memory, state, plan, windows, self._split)
         end_pass(self._arrays, state)
-        # By start, so that windows are windows in time too.
-        found = _by_start(self.problem, state.device, state.sequence, state.end)
-        state.sequence[:] = found.sequence // self.problem.num_devices
+        sequence, d = state.sequence[: state.num_batches], self.problem.num_devices
+        device, end = _devices(state.mask, self.problem.num_shards), state.end[sequence // d, sequence % d]
+        found = _by_start(self.problem, device, sequence, end)
+        sequence[:] = found.sequence  # so that windows are windows in time, too
         return found
-
-
-class BatchPasses:
-    """Passes where ops may be split over devices.
-
-    Parameters
-    ----------
-    problem
-        The problem.
-    start
-        A feasible placement.
-    """
-
-    def __init__(self, problem: PlacementProblem, start: Placement) -> None:
-        self.problem = problem
-        self._memory = device_memory(problem)
-        self._arrays = timeline_arrays(problem)
-        mask = shard_masks(start.device, problem.num_devices)
-        sequence = _with_empty(mask, start.sequence)
-        self._state = new_batch_sequence(sequence, mask, held_bytes(problem, start.device))
-        ran = timeline(problem, start)
-        self._scale = _typical((ran.end_s - ran.start_s)[~np.isnan(ran.start_s)])
-
-    def run(self, rng: np.random.Generator, forwards: bool, width: int, moves: int, budget: Budget | None) -> Placement:
-        """Anneal window after window, always forwards; see `Passes.run`. The makespan is never more than before."""
-        d, state = self.problem.num_devices, self._state
-        plan = PassPlan(True, width * d, max(1, width * d // 2), moves, HOT * self._scale, _COLD * self._scale)
-        begin_batch_pass(self._arrays, state)
-        part, goes_on = max(1, WORK_A_LOOK // (width * d)), True
-        while goes_on and not (budget is not None and budget.expired):
-            goes_on = anneal_batch_windows(rng, self._arrays, self._memory, state, plan, part)
-        end_batch_pass(self._arrays, state, plan.width)
-        return self._placement()
-
-    def _placement(self) -> Placement:
-        """Return what the state stands for, and sort its batches by start."""
-        problem, state = self.problem, self._state
-        n, d = problem.num_ops, problem.num_devices
-        filled = state.sequence[state.mask.ravel()[state.sequence] != 0]
-        device = _devices(state.mask, problem.num_shards)
-        place = np.empty(n * d, np.int64)
-        place[filled] = np.arange(len(filled))
-        sizes = (device[:, :, None] == np.arange(d)).sum(axis=1)
-        start = state.end - np.take_along_axis(problem.time_s, sizes[:, :, None], axis=2)[:, :, 0]
-        by_start = filled[np.lexsort((place[filled], state.end.ravel()[filled], start.ravel()[filled]))]
-        if respects_dependencies(problem, device, by_start):  # Rounding may put a batch of no length too early.
-            filled = by_start
-        state.sequence[:] = _with_empty(state.mask, filled)
-        return Placement(device, filled)
-
-
-def _by_start(problem: PlacementProblem, device: IntArray, sequence: IntArray, end: FloatArray) -> Placement:
-    """Return whole ops in the order of their starts; ties keep their order, which is topological."""
-    n, d = problem.num_ops, problem.num_devices
-    place = inverse_of(sequence)
-    start = end - problem.op_time_s[np.arange(n), device]
-    by_start = np.lexsort((place, end, start))
-    found = Placement(device[:, None].copy(), by_start * d + device[by_start])
-    if respects_dependencies(problem, found.device, found.sequence):
-        return found
-    # Rounding put an op of no length before one it waits for.
-    return Placement(found.device, sequence * d + device[sequence])
 
 
 def _devices(mask: IntArray, num_shards: int) -> IntArray:
@@ -169,6 +93,17 @@ def _devices(mask: IntArray, num_shards: int) -> IntArray:
     for shard in range(num_shards):
         device[:, shard] = ((mask >> shard) & 1).argmax(axis=1)
     return device
+
+
+def _by_start(problem: PlacementProblem, device: IntArray, sequence: IntArray, end: FloatArray) -> Placement:
+    """Return batches, in a topological order with the seconds at which they end, in the order of their starts."""
+    d = problem.num_devices
+    op, on = np.divmod(sequence, d)
+    count = (device[:, :, None] == np.arange(d)).sum(axis=1)[op, on]
+    order = np.lexsort((np.arange(len(sequence)), end, end - problem.time_s[op, on, count]))
+    if respects_dependencies(problem, device, sequence[order]):
+        return Placement(device, sequence[order])
+    return Placement(device, sequence.copy())  # Rounding put a batch of no length before one it waits for.
 
 
 def _with_empty(mask: IntArray, sequence: IntArray) -> IntArray:
@@ -234,10 +169,12 @@ def search_critical_paths(
     n, d = problem.num_ops, problem.num_devices
     arrays, memory = timeline_arrays(problem), device_memory(problem)
     search = new_critical_search(arrays, start.sequence // d, start.device[:, 0], held_bytes(problem, start.device))
-    for part in slices(steps, max(1, WORK_A_LOOK // (n + _SAMPLE * d)), budget):
+    together = int(np.bincount(problem.group).max())
+    for part in slices(steps, max(1, WORK_A_LOOK // (n + _SAMPLE * d * together)), budget):
         tabu_steps(rng, arrays, memory, search, part, _SAMPLE, _TENURE)
     best = new_critical_search(arrays, search.best_sequence, search.best_device, search.held)
-    return _by_start(problem, best.device, best.sequence, best.end), work_of(search)
+    batches = best.sequence * d + best.device[best.sequence]
+    return _by_start(problem, best.device[:, None].copy(), batches, best.end[best.sequence]), work_of(search)
 
 
 def _typical(seconds: FloatArray) -> float:

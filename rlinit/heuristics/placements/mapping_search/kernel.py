@@ -15,8 +15,11 @@ from numpy.typing import NDArray
 
 from rlinit.arrays import FloatArray, IntArray
 from rlinit.kernels.compiled import njit
-from rlinit.kernels.placements.annealing import DRAWS, accepted_loss
+from rlinit.kernels.placements.annealing import accepted_loss
 from rlinit.kernels.placements.slots import append_start, batch_ready_time, bit_count
+
+_DRAWS = 8
+"""Values of a gene that are drawn at most until one is allowed."""
 
 
 class SearchArrays(NamedTuple):
@@ -103,7 +106,7 @@ def _set(p: SearchArrays, s: MappingState, g: int, new: IntArray) -> None:
 def _propose(rng: np.random.Generator, p: SearchArrays, g: int, old: IntArray, new: IntArray) -> bool:
     """Draw another value for gene g: all shards to another device, or, half the time, some from one to another."""
     d, s = len(p.capacity), p.allowed.shape[2] - 1
-    for _ in range(DRAWS):
+    for _ in range(_DRAWS):
         to = int(rng.integers(0, d))
         if s == 1 or rng.random() < 0.5:
             if old[to] < s and p.allowed[g, to, s]:
