@@ -179,7 +179,7 @@ def _many_kinds() -> Iterator[Case]:
     """Yield networks of branches on seven and eight unlike GPUs, where sets of ops multiply with sets of devices."""
     for kinds in (
         "t4+l4+l40s+a100-80g+h100+rtx3090+rtx4090+a100-40g",
-        "t4+l4+l40s+h20+h100+rtx3090+rtx5090+b200",
+        "t4+l4+l40s+v100+h100+rtx3090+rtx4090+h200",
         "t4+l4+a100-80g+h100+rtx3090+rtx4090+l40s",
     ):
         yield Case(imagenet.load("inceptionv3"), rlinit.Hardware.preset(kinds))
