@@ -19,10 +19,12 @@ CASES = [
     {"group_fraction": 0.3},
     {"zero_fraction": 0.5, "scale": 1e-9},
     {"missing_links": 0.3, "scale": 1e9},
+    {"group_fraction": 0.4, "missing_links": 0.2},
+    {"group_fraction": 0.3, "memory_fraction": 0.7},
 ]
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(42))
 def test_times_stay_those_of_the_timeline(seed: int) -> None:
     """However ops move, ends and makespan are those of the plain timeline, memory is kept, and lines hold all ops."""
     rng = np.random.default_rng(seed)

@@ -2,7 +2,8 @@
 
 An op is *critical* where the longest path through it is the makespan. A step takes some critical ops out of the
 schedule in turn, estimates the longest path through each at every place between its producers and its consumers on
-every device, and makes the best of those moves, whether or not it is better; an op that moved stays for some steps.
+every device, and makes the best of those moves, whether or not it is better; an op that moved stays for some steps. Ops
+that have to be on the same device move to another one together.
 
 References
 ----------
@@ -290,23 +291,77 @@ def _range_of(a: TimelineArrays, s: CriticalSearch, v: int) -> tuple[int, int]:
 
 
 @hot_kernel
-def _move(a: TimelineArrays, s: CriticalSearch, v: int, j: int, k: int, left: int, right: int) -> None:
-    """Put v on device j at spot k of its line (of the line with v, where it is v's own), and bring all up to date."""
+def _best_together(a: TimelineArrays, memory: DeviceMemory, s: CriticalSearch, v: int, j: int, limit: float) -> float:
+    """Return the longest path through v or an op that shares its device, estimated with all of them on another one.
+
+    Each is estimated with the others where they are in the sequence; ``inf`` where they do not fit, or not under
+    `limit`.
+    """
+    i, u, need, able = s.device[v], v, 0.0, True
+    while able:
+        able = a.time[u, j, -1] < np.inf
+        need += memory.weight[u] + memory.shard[u]
+        s.device[u] = j
+        u = memory.mate[u]
+        if u == v:
+            break
+    longest = 0.0 if able and s.held[j] + need <= memory.capacity[j] else np.inf
+    while longest < limit:
+        s.at[_WORK] += 1
+        left, right = _range_of(a, s, u)
+        through, _ = _best_on_other(a, s, u, j, left, right, limit)
+        longest = max(longest, through)
+        u = memory.mate[u]
+        if u == v:
+            break
+    u = v
+    while s.device[u] == j:
+        s.device[u] = i
+        u = memory.mate[u]
+    return longest
+
+
+@hot_kernel
+def _move_together(a: TimelineArrays, memory: DeviceMemory, s: CriticalSearch, v: int, j: int) -> None:
+    """Put v, and all that have to be on its device, on device j at their best spots, and bring all up to date."""
+    u, waiting = v, 0
+    while s.device[u] != j:
+        need = memory.weight[u] + memory.shard[u]
+        s.held[s.device[u]] -= need
+        s.held[j] += need
+        waiting += _take_out(s, u)
+        s.device[u] = j
+        u = memory.mate[u]
+    while True:
+        left, right = _range_of(a, s, u)
+        _, k = _best_on_other(a, s, u, j, left, right, np.inf)
+        # Where in the sequence: behind the op that will be before it, or before the one behind it.
+        old = target = s.place[u]
+        if k < s.size[j] and s.place[s.line[j, k]] <= right:
+            target = s.place[s.line[j, k]]
+            target -= target > old
+        elif k > 0 and s.place[s.line[j, k - 1]] >= left:
+            target = s.place[s.line[j, k - 1]]
+            target += target < old
+        waiting += _put_in(a, s, u, k, target)
+        u = memory.mate[u]
+        if u == v:
+            break
+    _refresh(a, s, waiting)
+
+
+@hot_kernel
+def _move_along(a: TimelineArrays, s: CriticalSearch, v: int, k: int) -> None:
+    """Put v at another spot of its line, as numbered with v in it, and bring all up to date."""
+    target = s.place[s.line[s.device[v], k]]
+    waiting = _take_out(s, v)
+    _refresh(a, s, waiting + _put_in(a, s, v, k, target))
+
+
+@hot_kernel
+def _take_out(s: CriticalSearch, v: int) -> int:
+    """Take v out of its line; return how many ops became stale."""
     i, at = s.device[v], s.spot[v]
-    old = s.place[v]
-    # Where in the sequence: behind the op that will be before it, or before the one behind it.
-    if j == i:
-        target = s.place[s.line[j, k]]
-    elif k < s.size[j] and s.place[s.line[j, k]] <= right:
-        target = s.place[s.line[j, k]]
-        if target > old:
-            target -= 1
-    elif k > 0 and s.place[s.line[j, k - 1]] >= left:
-        target = s.place[s.line[j, k - 1]]
-        if target < old:
-            target += 1
-    else:
-        target = old
     waiting = _mark(s, v)
     if at + 1 < s.size[i]:
         waiting += _mark(s, s.line[i, at + 1])
@@ -316,14 +371,20 @@ def _move(a: TimelineArrays, s: CriticalSearch, v: int, j: int, k: int, left: in
         s.line[i, x] = s.line[i, x + 1]
         s.spot[s.line[i, x]] = x
     s.size[i] -= 1
+    return waiting
+
+
+@hot_kernel
+def _put_in(a: TimelineArrays, s: CriticalSearch, v: int, k: int, target: int) -> int:
+    """Put v at spot k of its device's line, and at a place of the sequence; return how many ops became stale."""
+    j, waiting = s.device[v], 0
     for x in range(s.size[j], k, -1):
         s.line[j, x] = s.line[j, x - 1]
         s.spot[s.line[j, x]] = x
     s.line[j, k] = v
     s.spot[v] = k
     s.size[j] += 1
-    s.device[v] = j
-    shift(s.sequence, s.place, 1, old, target)
+    shift(s.sequence, s.place, 1, s.place[v], target)
     if k + 1 < s.size[j]:
         waiting += _mark(s, s.line[j, k + 1])
     if k > 0:
@@ -332,11 +393,11 @@ def _move(a: TimelineArrays, s: CriticalSearch, v: int, j: int, k: int, left: in
         waiting += _mark(s, a.succ[q])
     for q in range(a.pred_indptr[v], a.pred_indptr[v + 1]):
         waiting += _mark(s, a.pred[q])
-    _refresh(a, s, waiting, min(old, target), max(old, target))
+    return waiting
 
 
 @hot_kernel
-def _refresh(a: TimelineArrays, s: CriticalSearch, waiting: int, first: int, last: int) -> None:
+def _refresh(a: TimelineArrays, s: CriticalSearch, waiting: int) -> None:
     """Recompute ends and tails around stale ops."""
     n = len(s.sequence)
     low, high, count = n, -1, 0
@@ -389,7 +450,7 @@ def tabu_steps(
         s.at[_STEP] += 1
         count = _collect_critical(s, a)
         least, op, to, spot = np.inf, -1, 0, 0
-        s.at[_WORK] += min(sample, count) * d
+        s.at[_WORK] += min(sample, count)
         for drawn in range(min(sample, count)):
             other = drawn + int(rng.random() * (count - drawn))
             v = s.critical[other]
@@ -403,23 +464,23 @@ def tabu_steps(
             through, k = _best_on_same(a, s, v, left, right, limit)
             if through < limit:
                 least, op, to, spot, limit = through, v, i, k, through
-            if memory.mate[v] != v:
-                continue
-            need = memory.weight[v] + memory.shard[v]
             for j in range(d):
-                if j == i or not a.time[v, j, -1] < np.inf or s.held[j] + need > memory.capacity[j]:
-                    continue
-                through, k = _best_on_other(a, s, v, j, left, right, limit)
-                if through < limit:
-                    least, op, to, spot, limit = through, v, j, k, through
+                if j != i:
+                    through = _best_together(a, memory, s, v, j, limit)
+                    if through < limit:
+                        least, op, to, limit = through, v, j, through
         if op < 0:
             continue
-        left, right = _range_of(a, s, op)
-        need = memory.weight[op] + memory.shard[op]
-        s.held[s.device[op]] -= need
-        s.held[to] += need
-        _move(a, s, op, to, spot, left, right)
-        s.until[op] = s.at[_STEP] + tenure + int(rng.random() * tenure)
+        until = s.at[_STEP] + tenure + int(rng.random() * tenure)
+        s.until[op] = until
+        if to == s.device[op]:
+            _move_along(a, s, op, spot)
+        else:
+            _move_together(a, memory, s, op, to)
+            u = memory.mate[op]
+            while u != op:
+                s.until[u] = until
+                u = memory.mate[u]
         if s.value[_VALUE] < s.value[_BEST]:
             s.value[_BEST] = s.value[_VALUE]
             s.best_sequence[:] = s.sequence
