@@ -242,7 +242,7 @@ def _node_order(problem: StageActivations, place: IntArray) -> IntArray:
     return kahn(priority, base.succ_indptr, base.succ, base.pred_indptr)
 
 
-_PEAKS = Phase("slices with peaks", _slice, because="orders and cuts; ledger: 0.23 (0.05 to 1.00) on 3 problems")
+_PEAKS = Phase("slices with peaks", _slice, because="orders and cuts; ledger: 0.22 (0.04 to 1.00) on 3 problems")
 _PRICED_IDEALS = Phase("ideals with peaks", _solve_ideals, because="exact, where the graph has few")
 
 ACTIVATION_METHODS: dict[str, Strategy[RelaxedSearch]] = {
@@ -496,12 +496,12 @@ TRAINING_METHODS: dict[str, Strategy[RelaxedSearch]] = {
         Phase(
             "slices",
             _slice_natural,
-            because="the natural order is cut exactly; ledger: 0.19 (0.06 to 0.58) on 6 problems",
+            because="the natural order is cut exactly; ledger: 0.20 (0.07 to 0.58) on 6 problems",
         ),
         Phase(
             "few ideals",
             partial(_solve_training_ideals, name="ideals", most=FEW_IDEALS),
-            because=f"up to {FEW_IDEALS:,} ideals, it proves the optimum in moments; ledger: 0.65 (0.47 to 0.86) on 6 "
+            because=f"up to {FEW_IDEALS:,} ideals, it proves the optimum in moments; ledger: 0.67 (0.48 to 0.88) on 6 "
             "problems",
         ),
         _without(0.4, "where ideals are many, bounds come from it, and orders to cut"),
@@ -522,8 +522,8 @@ INTERLEAVED_METHODS: dict[str, Strategy[RelaxedSearch]] = {
             "cuts",
             _move_cuts,
             0.1,
-            because="chunks of equal work, cuts moved first until all fits, then for the value; ledger: 0.40 (0.27 to "
-            "0.58) on 2 problems",
+            because="chunks of equal work, cuts moved first until all fits, then for the value; ledger: 0.52 (0.45 to "
+            "0.59) on 2 problems",
         ),
         _without(0.1, "one of chunks, whose bounds are bounds here; most of what it finds comes early"),
         _BEST_ORDER,

@@ -147,7 +147,7 @@ def _all(search: GroupsSearch) -> None:
             _solve(search, ideals, "ideals", all_ideals=True)
 
 
-_IDEALS = Phase("ideals", _all, because="exact (benchmarks.papers.piper); ledger: 0.57 (0.38 to 0.79) on 10 problems")
+_IDEALS = Phase("ideals", _all, because="exact (benchmarks.papers.piper); ledger: 0.57 (0.38 to 0.80) on 10 problems")
 
 _TOO_MANY: Condition[GroupsSearch] = Condition("there are too many ideals", lambda search: search.too_many)
 

@@ -265,7 +265,7 @@ _START = Phase(
     _contiguous_start,
     0.25,
     (NO_PLAN,),
-    because="a start, proven best where ideals are few; ledger, 4 s: 0.66 (0.31 to 1.33) on 15 problems",
+    because="a start, proven best where ideals are few; ledger, 4 s: 0.69 (0.32 to 1.37) on 15 problems",
 )
 _PACK = Phase(
     "simple start",
@@ -278,16 +278,16 @@ _ANNEAL = Phase(
     _anneal,
     0.4,
     (_MANY_PLACES,),
-    because="moves, exchanges; ledger, 4 s: 0.89 (0.82 to 0.96) on 6 problems",
+    because="moves, exchanges; ledger, 4 s: 0.89 (0.83 to 0.96) on 6 problems",
 )
-_PROGRAM = Phase("full program", _program, because="exact; ledger, 4 s: 0.79 (0.63 to 0.96) on 10 problems")
+_PROGRAM = Phase("full program", _program, because="exact; ledger, 4 s: 0.80 (0.64 to 0.96) on 10 problems")
 
 SPLIT_METHODS: dict[str, Strategy[SplitSearch]] = {
     "auto": (
         _SIMPLE,
         _START,
         _PACK,
-        _bound_phase("anchored-cut", 0.2, because="minimum cuts; ledger, 4 s: 0.22 (0.10 to 0.49) on 13 problems"),
+        _bound_phase("anchored-cut", 0.2, because="minimum cuts; ledger, 4 s: 0.23 (0.10 to 0.49) on 13 problems"),
         _ANNEAL,
         _bound_phase("spectral", 0.3, because="balance, and the transfers that no partition avoids"),
         _PROGRAM,

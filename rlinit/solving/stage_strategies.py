@@ -163,7 +163,7 @@ _AUTO: Strategy[StageSearch] = (
         0.15,
         (_PIPELINE, _UNLIKE),
         because="lines of 25 to 75 tasks, 6 s: gaps are 0.35 (0.28 to 0.42) of those without it, in 1 s the same; "
-        "ledger, 6 s: 0.74 (0.60 to 0.89) on 13 problems",
+        "ledger, 6 s: 0.73 (0.60 to 0.89) on 13 problems",
     ),
     Phase(
         "bound intervals",
@@ -185,7 +185,7 @@ _AUTO: Strategy[StageSearch] = (
         partial(exact_ideals, most=FEW_IDEALS, most_labels=LABEL_CAP),
         0.7,
         (_PIPELINE, _UNLIKE),
-        because="networks of branches on seven and eight unlike GPUs, 20 s: the integral is 0.70 (0.42 to 0.95) of "
+        because="networks of branches on seven and eight unlike GPUs, 20 s: the integral is 0.71 (0.43 to 0.95) of "
         "that without (benchmarks.ledger --problem stages --families 'many devices unlike' --seconds 20 "
         "--only 'ideals of many states'); where more time is needed, searches get the rest",
     ),
