@@ -87,13 +87,16 @@ def killed(size: int, made: list[Case]) -> None:
 
 
 def under_torchrun(size: int) -> None:
-    """Start processes as torchrun does, and see which one failed first."""
+    """Start processes as torchrun does, and see that they end after one of them has.
+
+    Its neighbours fail at once, and torchrun names one of those that it finds ended: mostly that one, which says 7.
+    """
     config = LaunchConfig(1, 1, size, rdzv_backend="c10d", rdzv_endpoint="127.0.0.1:0", start_method="fork")
     config.max_restarts, config.monitor_interval = 0, 0.1
     with pytest.raises(ChildFailedError) as found:
         elastic_launch(config, killed)(size, cases())
     rank, failure = found.value.get_first_failure()
-    assert (rank, failure.exitcode) == (size - 1, 7)
+    assert failure.exitcode == (7 if rank == size - 1 else 1)
 
 
 if __name__ == "__main__":
